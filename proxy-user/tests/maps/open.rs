@@ -3,7 +3,7 @@
 //! for what works without a program that the kernel refuses. It really refuses it: the first
 //! instruction calls a function that no kernel has.
 
-use std::{collections::BTreeSet, fs, path::Path, thread, time::Duration};
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use datapath::{
     Datapath, OBJECT, Options,
@@ -59,28 +59,6 @@ fn a_directory_outside_a_bpf_file_system_is_refused_with_the_command_that_mounts
     let command = format!("mount -t bpf bpf {}", pin_dir.display());
     expect_refusal(&options, &[&command]);
     assert!(!pin_dir.exists(), "nothing is left behind");
-}
-
-#[test]
-fn without_privilege_the_message_names_the_capabilities() {
-    let pins = PinDir::new();
-    let options = pins.options();
-    // Each thread has its own capabilities.
-    let refused = thread::spawn(move || {
-        drop_user();
-        expect_refusal(&options, &["CAP_BPF", "root"]);
-    });
-    refused.join().expect("it is refused");
-}
-
-#[expect(
-    unsafe_code,
-    reason = "libc's wrapper would change the user of all threads"
-)]
-fn drop_user() {
-    // SAFETY: the call takes three plain numbers.
-    let result = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
-    assert_eq!(result, 0, "become nobody");
 }
 
 #[test]

@@ -118,14 +118,7 @@ fn what_another_proxy_has_left_is_named(world: &World) {
     let twin = Service::new("twin", "172.30.1.1").ports(&[("", "TCP", 80, Some(31000))]);
     world.publish(twin);
     world.publish(Service::new("pods", "10.40.9.1"));
-    let rules = "add table ip kube-proxy
-add chain ip kube-proxy services { type nat hook prerouting priority dstnat; }
-add table ip nat
-add chain ip nat KUBE-SERVICES
-add table ip filter
-add chain ip filter FORWARD { type filter hook forward priority filter; policy drop; }
-";
-    world.nft(rules);
+    world.nft(include_str!("leftovers.nft"));
     let _taken = listen(world.node(), "0.0.0.0:10256");
     let interface = world.interface_to(CLIENT);
     let _police = world.foreign(&interface, false, ChainPosition::First);

@@ -65,13 +65,7 @@ fn no_other_right_is_needed(world: &World, server: &Server<'_>, agent: &Agent, k
 }
 
 fn changes_are_followed_and_an_event_written(world: &World, server: &Server<'_>, agent: &Agent) {
-    let external = |name: &str| {
-        format!(
-            "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: shop}}, spec: {{externalIPs: [198.51.100.7], ports: [{{port: 80}}]}}}}"
-        )
-    };
-    server.apply(external("first"));
-    server.apply(external("second"));
+    server.apply(include_str!("external.yaml"));
     agent.eventually("the first service", || world.answers(CART));
     let dropped = || world.count(Counter::DroppedUnallocated);
     let before = dropped();

@@ -4,6 +4,7 @@
 
 use std::process::{Command, Output};
 
+use control::testing::rows;
 use proxy_common::Counter;
 use serde_json::Value;
 
@@ -158,35 +159,15 @@ pub(crate) fn commands_say_that_no_agent_answers(world: &World) {
 /// A client holds one connection to `cart` by packets and one at its socket.
 pub(crate) fn lists_are_filtered_and_formatted(world: &World) {
     // A service counts with its cluster IP, its other ports and its node port.
-    for (line, expected) in [
-        ("services cart", 3),
-        ("services shop/cart:80", 1),
-        ("svc -n shop --address 172.30.1.2", 2),
-        ("services questions --protocol udp", 1),
-        ("backends cart", 1),
-        ("flows shop/cart --state established,answered", 1),
-        ("flows --client 10.40.1.10", 1),
-        ("flows --state closed", 0),
-        ("sockets cart", 1),
-        ("counters", Counter::ALL.len()),
-    ] {
+    let counts = include_str!("counts.txt").replace("ALL", &Counter::ALL.len().to_string());
+    for [line, expected] in rows(&counts) {
         let printed = world.told(&format!("{line} --count"));
-        assert_eq!(printed.trim(), expected.to_string(), "{line}");
+        assert_eq!(printed.trim(), expected, "{line}");
     }
-    let own = format!("0/process/pid={}", std::process::id());
-    for (line, fields) in [
-        ("backends questions", "0/protocol=UDP 0/servicePort=53"),
-        ("flows shop/cart", "0/frontend=172.30.1.1:80"),
-        // The socket belongs to this process, which is not in the client's namespace itself.
-        ("sockets cart", own.as_str()),
-        ("affinity cart --address 10.40.1.0/24", "0/status=holds"),
-        ("maps frontends_v4", "0/capacity=64"),
-        ("config hostnameOverride", "0/from=flag"),
-        ("config clusterCIDR", "0/from=file"),
-        ("config metricsBindAddress", "0/from=default"),
-        ("config portolan.maps.frontends", "0/value=\"64\""),
-    ] {
-        fields_are(&world.json(line), fields);
+    // The socket belongs to this process, which is not in the client's namespace itself.
+    let fields = include_str!("fields.txt").replace("PID", &std::process::id().to_string());
+    for [line, fields] in rows(&fields) {
+        fields_are(&world.json(&line), &fields);
     }
     let names = world.told("services -A -o name");
     assert_eq!(

@@ -4,8 +4,6 @@
 
 use std::{io::ErrorKind, process::Output};
 
-use serde_json::json;
-
 use crate::{
     agent::Agent,
     commands::Report,
@@ -118,15 +116,7 @@ fn the_report_on_the_page_is_printed(world: &World) {
 
 /// Services of the API server whose pod is not ready, or that have none, and pods.
 pub(crate) fn make_pods(server: &Server<'_>) {
-    let pod = pod_endpoint("10.40.1.20", "unready", [false; 3]);
-    let unready = ("unready", "172.30.2.7", vec![pod]);
-    for (name, address, endpoints) in [unready, ("none", "172.30.2.8", Vec::new())] {
-        let service = Service::new(name, address).endpoints(endpoints);
-        server.apply(service.with("selector", json!({"app": name})));
-    }
-    server.apply(
-        "{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: shop}}",
-    );
+    server.apply(include_str!("pods.yaml"));
     for (name, status) in [
         (
             "buyer",
@@ -137,7 +127,6 @@ pub(crate) fn make_pods(server: &Server<'_>) {
             r#""phase":"Running","containerStatuses":[{"name":"one","image":"none","imageID":"","restartCount":0,"ready":false,"started":true,"state":{"running":{}}}]"#,
         ),
     ] {
-        server.apply(format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: shop, labels: {{app: {name}}}}}, spec: {{nodeName: node-a, containers: [{{name: one, image: none, readinessProbe: {{tcpSocket: {{port: 80}}}}}}]}}}}"));
         server.kubectl(&format!(
             r#"-n shop patch pod {name} --subresource=status --type=merge --patch {{"status":{{{status}}}}}"#
         ));

@@ -9,7 +9,6 @@ use datapath::{Capacities, maps::pinned_capacities};
 use crate::{
     agent::Agent,
     connection::{Open, beside},
-    handover::start,
     objects::{Service, endpoint},
     world::{CART, World},
 };
@@ -104,7 +103,8 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
 #[test]
 fn a_flow_table_grows_before_it_is_full() {
     let world = World::serving();
-    let agent = start(&world, "flows: 512");
+    world.confine();
+    let agent = world.start_configured("portolan: {maps: {flows: 512}}\n");
     let has_grown = || settled(&world, &agent).is_some_and(|sizes| sizes.flows >= 1024);
     // A connection has two flow entries: after 192 the table is three quarters full, then full.
     let mut open: Vec<Open> = Vec::new();

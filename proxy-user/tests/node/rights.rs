@@ -17,15 +17,7 @@ use crate::{
 /// A unit test there checks that every command has some.
 const EXAMPLES: &str = include_str!("../../cli/src/examples.txt");
 /// Commands that no operator runs in the container, or that would not leave the node as it is.
-const ELSEWHERE: [&str; 7] = [
-    "run",
-    "controller",
-    "init",
-    "mount-bpffs",
-    "wait",
-    "cleanup",
-    "completions",
-];
+const ELSEWHERE: &str = "run controller init mount-bpffs wait cleanup completions";
 /// What a refused system call is called.
 const REFUSALS: [&str; 4] = ["(os error 1)", "(os error 13)", "EPERM", "not permitted"];
 /// How to get what is lacking.
@@ -81,7 +73,7 @@ fn every_command_works_with_the_containers_rights_or_says_what_it_lacks() {
         let words = example.split(' ').filter(|word| *word != "--watch");
         let words: Vec<_> = words.map(|word| for_node(&world, word)).collect();
         let mut words: Vec<_> = words.iter().map(String::as_str).collect();
-        if ELSEWHERE.contains(&words[0]) {
+        if ELSEWHERE.split(' ').any(|one| one == words[0]) {
             continue;
         }
         if words[0] == "trace" && !words.contains(&"--duration") {

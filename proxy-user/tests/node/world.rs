@@ -90,7 +90,8 @@ impl World {
     pub(crate) fn with_pods([own, client, server]: [&str; 3]) -> Self {
         let world = Self::bare(&ROUTER);
         world.ip(&format!("address add {own} dev lo"));
-        world.join_pods([client, server]);
+        world.plug(&world.client, client);
+        world.plug(&world.server, server);
         serve(&world.server, (server, PORT));
         world
     }
@@ -116,12 +117,6 @@ impl World {
             binary: RefCell::new(BINARY.into()),
             confined: Cell::new(false),
         }
-    }
-
-    /// Attaches the client and the server pod to the node, with these addresses.
-    pub(crate) fn join_pods(&self, [client, server]: [&str; 2]) {
-        self.plug(&self.client, client);
-        self.plug(&self.server, server);
     }
 
     /// Attaches a pod to the node, with this address.

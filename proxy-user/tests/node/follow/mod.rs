@@ -2,7 +2,6 @@
 //! `portolan explain --follow` names the station that lost a real packet: each fault is set up, the
 //! sentence is compared, and the fault is removed again.
 
-mod faults;
 mod node;
 
 use std::{net::TcpStream, thread, time::Duration};
@@ -10,10 +9,7 @@ use std::{net::TcpStream, thread, time::Duration};
 use lab::node::foreign::{CgroupHook, ChainPosition, DROP, Foreign};
 use nix::sys::signal::Signal;
 
-use self::{
-    faults::{BY_RULES, BY_SOCKET, ON_THE_ROUTE},
-    node::{DEAF, FULL, HALF, Node, UNREADY, bridged, follow},
-};
+use self::node::{DEAF, FULL, HALF, Node, UNREADY, bridged, follow};
 use crate::{
     commands::fields_are,
     connection::{listen, serve},
@@ -26,18 +22,14 @@ use crate::{
 #[test]
 fn routes_neighbours_links_and_parameters_that_lose_a_packet_are_named() {
     let node = Node::build(false);
-    for fault in ON_THE_ROUTE {
-        node.names(fault);
-    }
+    node.names(include_str!("routes.txt"));
     node.follow(CART).was_answered();
 }
 
 #[test]
 fn rules_programs_endpoints_and_sources_that_lose_a_packet_are_named() {
     let node = Node::build(false);
-    for fault in BY_RULES {
-        node.names(fault);
-    }
+    node.names(include_str!("rules.txt"));
     programs_of_others(&node);
     endpoints_that_do_not_answer(&node);
     packets_of_an_outsider(&node.world);
@@ -172,9 +164,7 @@ fn nothing_is_left_behind_by_a_killed_command(world: &World) {
 #[test]
 fn what_loses_a_packet_of_a_pods_socket_is_named() {
     let node = Node::build(true);
-    for fault in BY_SOCKET {
-        node.names(fault);
-    }
+    node.names(include_str!("sockets.txt"));
     for (hook, words) in [
         (CgroupHook::Connect, "the client's socket: program "),
         (CgroupHook::Egress, "the cgroup's egress hook"),

@@ -4,7 +4,6 @@
 use lab::node::{netns::NetNs, process::Killed};
 use serde_json::Value;
 
-use super::faults::Fault;
 use crate::{
     commands::printed,
     connection::{serve, sleep_in},
@@ -92,12 +91,19 @@ impl Node {
         }
     }
 
-    /// Sets up a fault, which must be named, and removes it again.
-    pub(super) fn names(&self, [words, make, undo]: &Fault) {
-        self.run(make);
-        let said = self.follow(CART);
-        self.run(undo);
-        said.was_lost(&words.replace("$out", &self.interfaces[1]));
+    /// Sets up each fault of a table, which must be named, and removes it again. Behind `=` are
+    /// words of the sentence, behind `+` and `-` the lines that make the fault and undo it.
+    pub(super) fn names(&self, faults: &str) {
+        for fault in faults.trim().split("\n\n") {
+            let lines = |sign: &str| {
+                let lines = fault.lines().filter_map(|line| line.strip_prefix(sign));
+                lines.collect::<Vec<_>>().join("\n")
+            };
+            self.run(&lines("+ "));
+            let said = self.follow(CART);
+            self.run(&lines("- "));
+            said.was_lost(&lines("= ").replace("$out", &self.interfaces[1]));
+        }
     }
 }
 
