@@ -179,6 +179,23 @@ mod tests {
     }
 
     #[test]
+    fn flows_that_cannot_grow_hinder_no_service() {
+        let now = Capacities::default();
+        let larger = Capacities {
+            frontends: 2 * now.frontends,
+            ..now
+        };
+        let flows = fill(FLOW_SLOTS_V4, now.flows, now.flows);
+        let fills = [
+            flows,
+            fill(maps::FRONTENDS_V4, now.frontends, now.frontends),
+        ];
+        let limits = [memory_of(&now) + memory_of(&larger), u64::MAX];
+        let decided = decide(now, &fills, &BTreeSet::new(), ALL_SERVED, limits);
+        assert_eq!(decided, Decision::Grow(larger));
+    }
+
+    #[test]
     fn grown_flow_tables_shrink_to_four_times_what_a_day_has_needed() {
         for (peak, entries, expected) in [
             (0, 0, 1024),
