@@ -86,7 +86,7 @@ fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pi
     let world = World::serving();
     Report::migrate(&world)
         .ends(0)
-        .has(NOTE, "the kernel takes 18 of them")
+        .has(NOTE, "the kernel takes 16 of them")
         .has(NOTE, "1 services, 1 endpoints");
     assert!(!world.answers(CART), "nothing is served");
     Report::check(&world, world.pins(), "").ends(0);

@@ -177,15 +177,20 @@ impl Trial<'_> {
         for (_, server) in &mut self.servers[..failed] {
             fault.end(self.world, server);
         }
+        self.wait_until_listed();
+        self.servers.rotate_left(1);
+    }
+
+    /// Waits until all servers say that there are all of them.
+    fn wait_until_listed(&self) {
         let listed = "get endpointslices kubernetes -o=jsonpath={.endpoints[*].addresses[*]}";
-        self.agent.eventually("they are back", || {
+        self.agent.eventually("all are listed", || {
             let mut servers = self.servers.iter();
             servers.all(|(_, server)| {
                 let listed = server.try_kubectl(listed).unwrap_or_default();
                 ADDRESSES.iter().all(|address| listed.contains(address))
             })
         });
-        self.servers.rotate_left(1);
     }
 }
 
@@ -224,6 +229,7 @@ fn changes_go_on_by_the_other_api_servers_and_no_server_is_overrun() {
     beside(
         |done| follow(node, &kubeconfig, &seen, done),
         || {
+            trial.wait_until_listed();
             trial.change("all follow");
             for fault in [Fault::Killed, Fault::Hung, Fault::CutOff] {
                 for _ in ADDRESSES {

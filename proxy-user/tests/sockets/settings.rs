@@ -105,7 +105,7 @@ fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
         let loose_by = ask(&loose, vip(2)).by;
         conversations.push((open, (steady, steady_by), (loose, loose_by)));
         let before = links(&world);
-        assert_eq!(before.len(), 11);
+        assert_eq!(before.len(), 9);
         world.restart(balancing);
         for ((name, id, program), (_, new_id, new_program)) in before.iter().zip(&links(&world)) {
             assert_eq!(id, new_id, "{name} is the same link");
