@@ -105,7 +105,11 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step
         let serves = || {
             entry.service == ServiceId::NONE
                 || F::serves(entry.backend, entry.service, entry.generation)
-                    && (protocol != Protocol::UDP || found.keeps_frontend(now, owner))
+                    && if protocol == Protocol::UDP {
+                        found.keeps_frontend(now, owner)
+                    } else {
+                        !node::is_abandoned()
+                    }
         };
         // Only the client's own packets come in by a pod's interface.
         let genuine = || !interface.is_shared() || now.wrapping_sub(entry.last_seen) > SILENCE;

@@ -143,6 +143,12 @@ pub fn config_warnings(config: &Config) -> Vec<Warning> {
             reason: "it has no effect with portolan.forwarding: stack, because XDP takes only what the stack has let pass before; set portolan.forwarding to auto".to_owned(),
         });
     }
+    if (1..600).contains(&config.abandoned_after) {
+        about.push(Warning {
+            object: "portolan.abandonedAfter".to_owned(),
+            reason: "it is less than 10 minutes, so the programs may stop serving what is new while an agent starts anew; set it to 10m or more, or to 0s for never".to_owned(),
+        });
+    }
     about.extend(config.ignored.iter().cloned());
     about
 }
@@ -152,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn xdp_with_forwarding_stack_and_flags_that_a_file_overrides_give_one_warning_each() {
+    fn settings_that_do_not_fit_and_flags_that_a_file_overrides_give_one_warning_each() {
         let usual = || Config {
             local_detection: LocalDetection::ClusterCidr,
             ..Config::default()
@@ -160,6 +166,10 @@ mod tests {
         let xdp = |forwarding| Config {
             xdp: Xdp::Native,
             forwarding,
+            ..usual()
+        };
+        let after = |abandoned_after| Config {
+            abandoned_after,
             ..usual()
         };
         let flags = Config {
@@ -171,6 +181,8 @@ mod tests {
             (usual(), None),
             (xdp(Forwarding::Auto), None),
             (xdp(Forwarding::Stack), Some("portolan.xdp: ")),
+            (after(0), None),
+            (after(599), Some("portolan.abandonedAfter: ")),
             (flags, Some(overridden)),
         ] {
             let warnings = config_warnings(&config);

@@ -82,10 +82,13 @@ fn parsed(notes: &str) -> BTreeMap<&str, [u32; 2]> {
     notes.collect()
 }
 
-/// Returns the notes with one more. Of a parameter that is set again, the first value counts.
+/// Returns the notes with one more. Of a parameter that is set again, the first value counts, or
+/// the one that somebody else has set since.
 fn noted(notes: &str, name: &str, [found, set]: [u32; 2]) -> String {
     let mut all = parsed(notes);
-    all.entry(name).or_insert([found, set])[1] = set;
+    let note = all.entry(name).or_insert([found, found]);
+    let first = if note[1] == found { note[0] } else { found };
+    *note = [first, set];
     let all = all.iter();
     let all = all.map(|(name, [found, set])| format!("{name}={found},{set}"));
     all.collect::<Vec<_>>().join(" ")
@@ -117,10 +120,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_value_that_was_found_first_is_noted_for_each_parameter() {
+    fn the_value_that_was_found_first_or_that_another_has_set_since_is_noted_for_each_parameter() {
         let once = noted("", "liberal", [0, 1]);
         let twice = noted(&once, "unacknowledged", [300, 7440]);
         let again = noted(&twice, "unacknowledged", [7440, 600]);
         assert_eq!(again, "liberal=0,1 unacknowledged=300,600");
+        let others = noted(&again, "unacknowledged", [900, 600]);
+        assert_eq!(others, "liberal=0,1 unacknowledged=900,600");
     }
 }

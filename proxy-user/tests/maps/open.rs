@@ -110,6 +110,32 @@ fn maps_of_another_size_or_drained_ones_are_kept_until_a_takeover() {
 }
 
 #[test]
+fn an_agent_renews_the_time_of_maps_that_still_serve_and_a_takeover_keeps_that_of_its_own() {
+    let pins = PinDir::new();
+    let first = pins.open();
+    let table = || pins.table::<u32, u32>(maps::DRAINED);
+    let old = table();
+    let set = |word| old.update(&0, &word).expect("written");
+    let read = || old.lookup(&0).expect("read").expect("an element");
+    drop(first);
+    let mut next = pins.open_with(|options| options.capacities.backends *= 2);
+    let renewed = |word| {
+        set(word);
+        let hour = Some(Duration::from_hours(1));
+        next.serve_for(hour, true).expect("written");
+        read() != word
+    };
+    assert!(!renewed(0), "it serves for ever");
+    let over = maps::generation::serving_until(0, Some(0));
+    assert!(!renewed(over), "it has given way");
+    let soon = linux::now() + 60_000_000_000;
+    assert!(renewed(maps::generation::serving_until(0, Some(soon))));
+    let until = read();
+    take_over(&mut next);
+    assert_eq!(table().lookup(&0).expect("read"), Some(until));
+}
+
+#[test]
 fn a_grown_map_keeps_its_size_in_every_later_takeover() {
     let pins = PinDir::new();
     let first = pins.open();

@@ -5,6 +5,7 @@
 
 use std::{thread::sleep, time::Duration};
 
+use datapath::read::{Asked, By};
 use proxy_common::{
     Counter, Protocol, Settings, maps,
     masquerade::{Marks, PortRanges},
@@ -254,13 +255,27 @@ fn programs_to_which_no_agent_has_come_for_long_leave_what_begins_to_others() {
         let new = tcp(at(a.pod, 9), service, kind, b"");
         world.ingress(&new).expect_untouched(&new);
     }
+    // The client's next connection from the same port.
+    let again = tcp(client, service, Tcp::Syn, b"");
+    world.ingress(&again).expect_untouched(&again);
     drop(world);
 
     // Nothing ends a client's datagrams, so they go to others: a flow's frontend is checked.
     let world = World::new(&[Service::over(Protocol::UDP, a)]);
     let datagram = udp(client, service, b"?");
     assert_eq!(world.ingress(&datagram).counter, Counter::ForwardedNew);
+    let asked = Asked {
+        protocol: Protocol::UDP,
+        client: client.ip(),
+        client_port: client.port(),
+        to: service,
+        by: By::Interface(LOOPBACK),
+    };
+    let explain = || world.reader().explain(&asked).expect("read");
+    let explained = || explain().expect("one family").counter;
+    assert_eq!(explained(), Counter::ForwardedHit);
     world.store(maps::DRAINED, 0, over);
+    assert_eq!(explained(), Counter::Untouched);
     sleep(Duration::from_millis(1100));
     world.ingress(&datagram).expect_untouched(&datagram);
     assert!(world.all_flows().is_empty());

@@ -185,18 +185,19 @@ impl Datapath {
         let next = epoch.unwrap_or_default().wrapping_add(1);
         self.route_epoch.update(&0, &next).map_err(failed)
     }
-    /// Has the programs serve for this time more without an agent, or for ever. Programs that have
-    /// given way to others begin again only if `anew` is true.
+    /// Has the programs, also those of older maps, serve for this time more without an agent, or for
+    /// ever. Programs that have given way to others begin again only if `anew` is true.
     pub fn serve_for(&self, time: Option<Duration>, anew: bool) -> Result<(), DatapathError> {
         let failed = DatapathError::of_map("write", maps::DRAINED);
         let word = self.drained.lookup(&0).map_err(failed)?;
         let (word, now) = (word.unwrap_or_default(), linux::now());
         let until = time.map(|time| now + time.as_nanos() as u64);
         let wanted = generation::serving_until(word, until);
-        if wanted == word || !anew && generation::is_abandoned(word, || now) {
-            return Ok(());
+        if wanted != word && (anew || !generation::is_abandoned(word, || now)) {
+            self.drained.update(&0, &wanted).map_err(failed)?;
         }
-        self.drained.update(&0, &wanted).map_err(failed)
+        let old = self.succession.as_ref();
+        old.map_or(Ok(()), |old| old.serve_until(until))
     }
 }
 

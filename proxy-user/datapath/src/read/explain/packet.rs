@@ -185,6 +185,11 @@ fn known<A: Family>(
             _ => return Ok(None),
         },
     };
+    let is_of_service = entry.kind == FlowKind::ORIGINAL && entry.service != ServiceId::NONE;
+    if is_of_service && asked.protocol == Protocol::UDP && reader.is_abandoned()? {
+        // The datagram ends the flow.
+        return Ok(None);
+    }
     let counter = match entry.kind {
         FlowKind::ORIGINAL => Counter::ForwardedHit,
         FlowKind::REPLY => Counter::ReplyPassed,
