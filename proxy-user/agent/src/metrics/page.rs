@@ -31,8 +31,8 @@ Served at `metricsBindAddress` under `/metrics`, in the OpenMetrics text format.
 const OF_KUBE_PROXY: &str = "\
 ## kube-proxy's
 
-Names, types and labels are kube-proxy's, so its dashboards and alerts work; so are those of `process_*`, about the agent's process. One sync
-writes both IP families, and counts for both values of `ip_family`.
+Names, types and labels are kube-proxy's, so its dashboards and alerts work on once their `job` is portolan's; switch off an alert that fires when kube-proxy is
+absent. So are those of `process_*`, about the agent's process. One sync writes both IP families, and counts for both values of `ip_family`.
 ";
 
 const MISSING: &str = "\

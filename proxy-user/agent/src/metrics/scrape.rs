@@ -49,7 +49,10 @@ impl Collector for AtScrape {
         let Ok(reader) = open(&self.pin_dir) else {
             return Ok(());
         };
-        if let Ok(counts) = reader.counters() {
+        // Maps that take over have no counts yet, and get them all at once.
+        if reader.settled().is_some()
+            && let Ok(counts) = reader.counters()
+        {
             let (name, help) = PACKETS;
             let kind = ConstCounter::new(0_u64).metric_type();
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;

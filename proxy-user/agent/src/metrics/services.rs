@@ -8,6 +8,7 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fmt::Error,
     mem::replace,
+    path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
@@ -102,12 +103,21 @@ struct Service {
 #[derive(Debug, Default)]
 struct Ledger {
     has_begun: bool,
+    /// The directory of the maps that were read last; None if they were taking over.
+    home: Option<PathBuf>,
     last: HashMap<Source, u64>,
     services: BTreeMap<String, Service>,
     others: Sums,
 }
 
 impl Ledger {
+    /// Begins anew if the counters are those of other maps: these have got the counts of the maps
+    /// before, under other ids.
+    fn follow(&mut self, home: Option<PathBuf>) {
+        self.has_begun &= home.is_some() && home == self.home;
+        self.home = home;
+    }
+
     /// Adds what was counted since the last scrape, and chooses the services that have metrics of
     /// their own. What was counted before the first scrape may be in the metrics of an earlier
     /// agent, and does not count.
@@ -182,10 +192,12 @@ impl ServiceMetrics {
         reader: Reader,
         encoder: &mut DescriptorEncoder<'_>,
     ) -> Result<(), Error> {
+        let home = reader.settled().map(Path::to_owned);
         let Ok(counted) = reader.counted() else {
             return Ok(());
         };
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        ledger.follow(home);
         ledger.read(&counted, &reader.into_service_ports(), self.most);
         let rows = ledger.rows();
         let mut lines: [Vec<_>; 3] = Default::default();
@@ -289,6 +301,23 @@ mod tests {
         assert_eq!(read(&[(1, 1, 0, 103), (1, 2, 0, 50)]), [3, 0]);
         assert_eq!(read(&[(1, 2, 0, 51)]), [4, 0], "a backend is gone");
         assert_eq!(read(&[(2, 1, 1, 2), (1, 2, 0, 51)]), [6, 0], "its id again");
+    }
+
+    #[test]
+    fn counts_that_maps_have_taken_over_are_not_counted_again() {
+        let (mut ledger, names) = (Ledger::default(), names());
+        let mut read = |home: Option<&str>, backend_id, count| {
+            ledger.follow(home.map(PathBuf::from));
+            ledger.read(&counted(&[(1, backend_id, 0, count)], &[]), &names, 9);
+            connections(&ledger)[0].1
+        };
+        assert_eq!(read(Some("v1"), 1, 100), 0);
+        assert_eq!(read(Some("v1"), 1, 103), 3);
+        assert_eq!(read(None, 7, 1), 3, "they take over");
+        assert_eq!(read(None, 7, 105), 3);
+        assert_eq!(read(Some("v1-1"), 7, 106), 3);
+        assert_eq!(read(Some("v1-1"), 7, 108), 5);
+        assert_eq!(read(Some("v1-2"), 9, 109), 5, "between two scrapes");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the traffic counters of all backends, and the counters of refusals.
 
-use std::{collections::HashMap, net::SocketAddr};
+use std::{collections::HashMap, net::SocketAddr, path::Path};
 
 use linux::get_pinned;
 use proxy_common::{Backend, Counter, V4, V6, maps as names, traffic::Traffic};
@@ -12,6 +12,7 @@ use crate::{
     maps::{
         counted::{RefusedMap, TrafficMap},
         family::Family,
+        pins::generations,
     },
 };
 
@@ -41,6 +42,12 @@ pub struct Counted {
 }
 
 impl Reader {
+    /// Returns the directory of the maps; None while maps take over from others, and the counts of
+    /// both are incomplete.
+    pub fn settled(&self) -> Option<&Path> {
+        let all = generations(self.home.parent()?).ok()?;
+        (all.len() == 1).then_some(self.home.as_path())
+    }
     pub fn counted(&self) -> Result<Counted, DatapathError> {
         let mut counted = Counted::default();
         self.counted_of::<V4>(&mut counted)?;
@@ -95,5 +102,23 @@ impl Reader {
     /// Returns the names of all service ports. Key: id of the service port.
     pub fn into_service_ports(self) -> HashMap<u32, ServicePort> {
         self.names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::create_dir;
+
+    use super::*;
+
+    #[test]
+    fn maps_are_settled_while_there_are_no_others() {
+        let pins = tempfile::tempdir().expect("a directory");
+        let home = pins.path().join(format!("v{}", names::LAYOUT_VERSION));
+        create_dir(&home).expect("a directory");
+        let reader = Reader::without_names(pins.path()).expect("maps");
+        assert_eq!(reader.settled(), Some(home.as_path()));
+        create_dir(pins.path().join("v1-1")).expect("a directory");
+        assert_eq!(reader.settled(), None);
     }
 }
