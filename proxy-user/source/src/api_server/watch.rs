@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Asks the API server for lists and watches of one kind of object. `follow` decides when.
 
-use std::{marker::PhantomData, time::Duration};
+use std::{marker::PhantomData, mem, time::Duration};
 
 use form_urlencoded::Serializer;
 use http::{
@@ -91,6 +91,15 @@ impl Failure {
                 && status.message.contains("sendInitialEvents")
         })
     }
+    /// Whether the server knows no such field to select by. KUBE: servers before 1.31 select
+    /// Services by their names only.
+    pub(super) fn is_unknown_field(&self) -> bool {
+        const BAD_REQUEST: u16 = 400;
+        self.code() == Some(BAD_REQUEST)
+            && self
+                .status()
+                .is_some_and(|status| status.message.contains("field selector"))
+    }
     /// Returns how long the server wants not to be asked again. KUBE: `Retry-After`.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let seconds = self.status()?.details.as_ref()?.retry_after_seconds?;
@@ -121,6 +130,11 @@ impl<K: Followed> Objects<K> {
             requests: requests.clone(),
             kind: PhantomData,
         }
+    }
+
+    /// Selects by no field any more; returns whether that is new.
+    pub(super) fn drop_fields(&mut self) -> bool {
+        !mem::take(&mut self.selector.fields).is_empty()
     }
 
     /// Asks for the list as it is now, or for its next part, which `more` of the last one names.
