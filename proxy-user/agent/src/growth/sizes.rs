@@ -185,10 +185,10 @@ mod tests {
             frontends: 2 * now.frontends,
             ..now
         };
-        let flows = fill(FLOW_SLOTS_V4, now.flows, now.flows);
+        let flows = Fill::new(FLOW_SLOTS_V4, now.flows, now.flows);
         let fills = [
             flows,
-            fill(maps::FRONTENDS_V4, now.frontends, now.frontends),
+            Fill::new(maps::FRONTENDS_V4, now.frontends, now.frontends),
         ];
         let limits = [memory_of(&now) + memory_of(&larger), u64::MAX];
         let decided = decide(now, &fills, &BTreeSet::new(), ALL_SERVED, limits);

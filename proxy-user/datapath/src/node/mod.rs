@@ -185,8 +185,8 @@ impl Datapath {
         let next = epoch.unwrap_or_default().wrapping_add(1);
         self.route_epoch.update(&0, &next).map_err(failed)
     }
-    /// Has the programs, also those of older maps, serve for this time more without an agent, or for
-    /// ever. Programs that have given way to others begin again only if `anew` is true.
+    /// Has the programs, also those of older maps, serve for this time more without an agent, or
+    /// for ever. Programs that have given way to others begin again only if `anew` is true.
     pub fn serve_for(&self, time: Option<Duration>, anew: bool) -> Result<(), DatapathError> {
         let failed = DatapathError::of_map("write", maps::DRAINED);
         let word = self.drained.lookup(&0).map_err(failed)?;
