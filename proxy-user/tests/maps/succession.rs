@@ -179,8 +179,9 @@ fn a_flow_that_begins_while_its_tuples_earlier_one_is_copied_stays() {
         entry.sealed(&key(number))
     };
     let pins = PinDir::new();
-    let mut datapath = pins.open_with(|options| options.capacities.flows *= 4);
-    publish(&mut datapath, &[]);
+    let mut first = pins.open_with(|options| options.capacities.flows *= 4);
+    publish(&mut first, &[]);
+    drop(first);
     let old = pins.flows();
     let mut second = pins.open_with(|options| options.capacities.flows *= 8);
     publish(&mut second, &[]);
