@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process,
     sync::{
         Arc,
@@ -194,6 +194,23 @@ impl Trial<'_> {
     }
 }
 
+/// Writes a kubeconfig for agents with the certificates of all servers: others are not learned
+/// without. Each server has made its own.
+fn verifying(servers: &[(&str, Server<'_>)]) -> PathBuf {
+    let file = servers[0].1.0.agents_kubeconfig();
+    let folder = |server: &Server<'_>| server.0.agents_kubeconfig().with_file_name("certs");
+    let read = |(_, server): &(_, Server<'_>)| fs::read(folder(server).join("apiserver.crt"));
+    let all: Result<Vec<_>, _> = servers.iter().map(read).collect();
+    let authority = file.with_file_name("authority.crt");
+    fs::write(&authority, all.expect("certificates").concat()).expect("written");
+    let text = fs::read_to_string(&file).expect("a kubeconfig");
+    let checked = format!("\"certificate-authority\":{authority:?}");
+    let checked = text.replace("\"insecure-skip-tls-verify\":true", &checked);
+    let file = file.with_file_name("verifying.kubeconfig");
+    fs::write(&file, checked).expect("written");
+    file
+}
+
 #[test]
 fn changes_go_on_by_the_other_api_servers_and_no_server_is_overrun() {
     let world = World::build();
@@ -210,7 +227,7 @@ fn changes_go_on_by_the_other_api_servers_and_no_server_is_overrun() {
         "create clusterrolebinding agents --clusterrole=system:node-proxier --user={AGENTS_ACCOUNT}"
     ));
     // The agent is given the first server, and the sources all of them.
-    let kubeconfig = first.0.agents_kubeconfig();
+    let kubeconfig = verifying(&servers);
     let file = kubeconfig.display().to_string();
     let start = || {
         let agent = world.spawn_by(&[], &["--kubeconfig", &file]);
