@@ -149,13 +149,15 @@ fn main() -> Result<()> {
         portolan: agent::find()?,
         kube_proxy: arguments.kube_proxy.clone(),
     };
+    // cargo begins a benchmark in the package's folder.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = match arguments.scenario {
-        _ if arguments.quick => temporary.path(),
-        Scenario::All => Path::new("lab/report"),
-        Scenario::Connections => Path::new("target/lab/connections"),
-        Scenario::ControlPlane => Path::new("target/lab/control-plane"),
+        _ if arguments.quick => temporary.path().to_owned(),
+        Scenario::All => root.join("lab/report"),
+        Scenario::Connections => root.join("target/lab/connections"),
+        Scenario::ControlPlane => root.join("target/lab/control-plane"),
     };
-    run(&arguments, &programs, folder)
+    run(&arguments, &programs, &folder)
 }
 
 /// Measures what `folder` has no figures of yet, and writes the report there.
