@@ -37,14 +37,14 @@ pub fn masquerade_mark() -> u32 {
 /// taken over and see packets after these programs, or another proxy.
 #[inline(always)]
 pub fn is_drained() -> bool {
-    is_in_succession(generation::DRAINED) || is_abandoned()
+    let word = generation_word();
+    word & generation::DRAINED != 0 || generation::is_abandoned(word, helpers::now)
 }
 
 /// Whether these programs have served without an agent for as long as they may.
 #[inline(always)]
 pub fn is_abandoned() -> bool {
-    let word = DRAINED.get(0).copied().unwrap_or_default();
-    generation::is_abandoned(word, helpers::now)
+    generation::is_abandoned(generation_word(), helpers::now)
 }
 
 /// Whether programs over other maps see packets before these programs, so that packets may come
@@ -57,7 +57,12 @@ pub fn is_behind() -> bool {
 /// Whether one of these bits of [`generation`] is set.
 #[inline(always)]
 pub fn is_in_succession(bits: u32) -> bool {
-    DRAINED.get(0).is_some_and(|word| *word & bits != 0)
+    generation_word() & bits != 0
+}
+
+#[inline(always)]
+fn generation_word() -> u32 {
+    DRAINED.get(0).copied().unwrap_or_default()
 }
 
 #[inline(always)]

@@ -49,6 +49,8 @@ pub(super) enum Failure {
 type Asked = &'static str;
 const LIST: Asked = "listing";
 const WATCH: Asked = "watching";
+/// KUBE: the status of a request with a parameter that the server does not know.
+const BAD_REQUEST: u16 = 400;
 
 /// Describes a refusal for operators. A server, or a proxy before it, may end a watch with a Status
 /// in which nothing is set; that gets a text of its own.
@@ -84,7 +86,6 @@ impl Failure {
     }
     /// Whether the server refused to stream a list, because it does not know how.
     pub(super) fn is_no_streaming(&self) -> bool {
-        const BAD_REQUEST: u16 = 400;
         const INVALID: u16 = 422;
         self.status().is_some_and(|status| {
             matches!(status.code, BAD_REQUEST | INVALID)
@@ -94,7 +95,6 @@ impl Failure {
     /// Whether the server knows no such field to select by. KUBE: servers before 1.31 select
     /// Services by their names only.
     pub(super) fn is_unknown_field(&self) -> bool {
-        const BAD_REQUEST: u16 = 400;
         self.code() == Some(BAD_REQUEST)
             && self
                 .status()
