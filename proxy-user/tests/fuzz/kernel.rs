@@ -163,8 +163,10 @@ impl Subject {
 
 fn record<A: Family>(flows: &FlowTable<A>, at: Interface, tuple: Tuple, to: IpAddr) {
     const MARGIN: Duration = Duration::from_millis(50);
-    // A datagram's record is fresh until its unit of time ends: the program must run before that.
-    while clock(now()) != clock(now() + MARGIN.as_nanos() as u64) {
+    // A datagram's record is fresh until its unit of time ends: the program must run before that,
+    // and its clock, which is behind, must have begun the unit.
+    let margin = MARGIN.as_nanos() as u64;
+    while clock(now() - margin) != clock(now() + margin) {
         thread::sleep(MARGIN / 10);
     }
     let client = ClientInterface::of_pod(Key::new(at, tuple).interface);

@@ -202,7 +202,7 @@ impl Run<'_> {
     pub(crate) fn through(&mut self, at: Interface, frame: &[u8]) -> Result<Option<Left>, String> {
         // A test run cannot show the tag by which egress knows that the stack lets packets pass.
         if self.model.is_past
-            && let Some(tuple) = tuple_of(frame)
+            && let Some(tuple) = self.model.tuple_at(at, frame)
             && let Some((_, to)) = self.model.passed(at, tuple)
         {
             self.subject.record(at, tuple, to);

@@ -11,6 +11,7 @@ use super::{
     icmp,
     wire::{self, Fragment, Headers, Tuple, UDP},
 };
+use crate::services::Interface;
 
 /// A SYN that anyone may have sent ends an established connection after so many silent seconds.
 const SILENCE: u64 = 60;
@@ -166,6 +167,15 @@ impl Model {
                 ports.is_some()
             }
         }
+    }
+    /// Returns a packet's tuple, for a later fragment with the ports of its first one.
+    pub(crate) fn tuple_at(&mut self, at: Interface, frame: &[u8]) -> Option<Tuple> {
+        let mut headers = wire::read(frame)?;
+        if let Fragment::Later(_) = headers.fragment {
+            headers.interface = Key::new(at, headers.tuple).interface;
+            self.know_fragment(&mut headers);
+        }
+        Some(headers.tuple)
     }
     /// Records the ports of a translated first fragment for the later fragments.
     pub(super) fn remember_fragment(&mut self, headers: &Headers) {

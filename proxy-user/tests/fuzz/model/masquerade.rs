@@ -8,7 +8,7 @@ use proxy_common::Counter;
 
 use super::{
     Case, Flow, Judgement, Key, MARK, Model, SHOT,
-    wire::{TCP, Tuple},
+    wire::{self, TCP, Tuple},
 };
 use crate::services::{Interface, node, uplink_address};
 
@@ -94,10 +94,12 @@ impl Model {
             self.remove_flow(holder);
         }
         self.masqueraded.insert(reply_of(flow, key, source), key);
+        // What the answer to this packet acknowledges; a later fragment has payload there.
+        let number = wire::word(case.given.frame, case.headers.l4 + 4).unwrap_or(0);
         if let Some(flow) = self.flows.get_mut(&key) {
             flow.masquerade = Some(source);
             // Replies that were recorded before the masquerade count too.
-            flow.answer_noted = flow.reply_noted.map(|at| (at, flow.life.backend_number));
+            flow.answer_noted = flow.reply_noted.map(|at| (at, number.wrapping_add(1)));
         }
         Ok(source)
     }

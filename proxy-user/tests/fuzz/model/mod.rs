@@ -123,7 +123,7 @@ pub(crate) struct Model {
     /// All ports that backends have ever had, also in earlier sequences.
     pub(crate) backend_ports: HashSet<u16>,
     incarnations: u64,
-    /// True after a full table has made the programs choose in a way that the model cannot see.
+    /// True after the programs have chosen in a way that the model cannot see.
     pub(crate) is_lost: bool,
     /// The model's time in seconds. It begins at 1: 0 is long ago.
     pub(crate) now: u64,
