@@ -19,7 +19,7 @@ const ABOUT: &str = include_str!("settings.md");
 const UNUSED: &str = "\
 They are accepted, so that kube-proxy's file and command line work unchanged. The agent logs those that are given a value.";
 
-const AT_ONCE: &str = "These are in force a second or two after the file has changed:";
+const AT_ONCE: &str = "These are in force a second or two after a change; `maxPerCore`, `min` and `tcpBeLiberal` when the pod starts anew:";
 
 const DIFFERENCES: &str = "\
 For the same file or command line, `/configz` shows the values that kube-proxy shows, but for these; a test compares them. A \
