@@ -107,6 +107,20 @@ counters! {
     /// A reply of such a flow, translated and sent to its client by XDP (xdp); no other counter
     /// counts it.
     ReplyByXdp = "reply_by_xdp",
+    /// A packet that left with an outer header, so that its other end sees the client's address
+    /// (clientAddress: keep).
+    Carried = "carried",
+    /// A packet from another node whose outer header was taken off (clientAddress: keep).
+    HeaderTakenOff = "header_taken_off",
+    /// A packet that does not fit with an outer header; its sender was told the size that does
+    /// (clientAddress: keep).
+    TooLargeToCarry = "too_large_to_carry",
+    /// Dropped: an outer header that no agent of this cluster has made with a key that is still
+    /// known, or that belongs to no flow (clientAddress: keep).
+    DroppedHeader = "dropped_header",
+    /// Dropped: another node carries a connection with the same ends to this endpoint; the client's
+    /// repetition is masqueraded (clientAddress: keep).
+    DroppedSameEnds = "dropped_same_ends",
 }
 
 impl Counter {
@@ -124,6 +138,8 @@ impl Counter {
     pub const fn is_refusal(counter: u32) -> bool {
         let first = Self::IcmpRedirectDropped as u32;
         counter.wrapping_sub(first) <= Self::DroppedByMark as u32 - first
+            || counter == Self::DroppedHeader as u32
+            || counter == Self::DroppedSameEnds as u32
     }
 }
 

@@ -175,6 +175,15 @@ impl FlowKind {
     pub const MASQUERADED_REPLY: Self = Self(3);
     /// Answers to datagrams that a node process sent from a served node port; not translated.
     pub const UNTOUCHED: Self = Self(4);
+    /// At the endpoint's node: packets from backend to client of a flow that another node carries
+    /// ([`crate::carried`]); `masquerade` is that node's address. Not translated.
+    pub const CARRIED: Self = Self(5);
+
+    /// Whether the entry is its flow's only one, which has the state.
+    #[inline(always)]
+    pub const fn is_alone(self) -> bool {
+        matches!(self, Self::UNTOUCHED | Self::CARRIED)
+    }
 
     /// The kind as `portolan flows` prints it.
     pub const fn name(self) -> &'static str {
@@ -183,6 +192,7 @@ impl FlowKind {
             Self::REPLY => "reply",
             Self::MASQUERADED_REPLY => "masqueraded-reply",
             Self::UNTOUCHED => "untouched",
+            Self::CARRIED => "carried",
             _ => "?",
         }
     }
@@ -267,6 +277,9 @@ impl<A: Addr> FlowEntry<A> {
     /// Flag: one of the flow's ends has an address that the stack forwards no packets from, or that
     /// is the node's own. Whatever `forwarding` is, every packet of the flow takes the stack.
     pub const NEEDS_STACK: u8 = 2;
+    /// Flag: the flow is carried: its packets to the backend get an outer header and keep the
+    /// client's address. `masquerade` is the header's source, once a packet has left with it.
+    pub const CARRIED: u8 = 4;
     /// [`Self::came_by`] of an entry that was copied from another generation of maps; no interface
     /// has this index.
     pub const COPIED: u32 = u32::MAX;
@@ -297,6 +310,15 @@ impl<A: Addr> FlowEntry<A> {
     #[inline(always)]
     pub const fn is_masqueraded(&self) -> bool {
         self.flags & Self::MASQUERADE != 0
+    }
+    #[inline(always)]
+    pub const fn is_carried(&self) -> bool {
+        self.flags & Self::CARRIED != 0
+    }
+    /// Whether ingress marks the flow's packets for egress.
+    #[inline(always)]
+    pub const fn is_marked(&self) -> bool {
+        self.flags & (Self::MASQUERADE | Self::CARRIED) != 0
     }
     #[inline(always)]
     pub const fn needs_stack(&self) -> bool {

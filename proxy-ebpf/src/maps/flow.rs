@@ -73,7 +73,7 @@ impl<A> Element<A> {
         unsafe { addr_of_mut!((*self.0).came_by).write_volatile(interface) };
     }
     #[inline(always)]
-    fn set_sequence(self, sequence: u32) {
+    pub fn set_sequence(self, sequence: u32) {
         // SAFETY: as above.
         unsafe { addr_of_mut!((*self.0).sequence).write_volatile(sequence) };
     }

@@ -89,11 +89,16 @@ pub fn redirect(route: &bpf_fib_lookup) -> i32 {
 /// packets that are redirected to a removed interface are lost.
 #[inline(always)]
 pub fn is_there(skb: Skb, interface: u32) -> bool {
-    const ENODEV: i64 = 19;
+    mtu_of(skb, interface) != 0
+}
+
+/// Returns the MTU of an interface; 0 if none has this index.
+#[inline(always)]
+pub fn mtu_of(skb: Skb, interface: u32) -> u32 {
     let mut mtu = 0_u32;
     // SAFETY: the context is valid, `mtu` is writable.
-    let result = unsafe { helpers::bpf_check_mtu(skb.raw.cast(), interface, &raw mut mtu, 0, 0) };
-    result != -ENODEV
+    unsafe { helpers::bpf_check_mtu(skb.raw.cast(), interface, &raw mut mtu, 0, 0) };
+    mtu
 }
 
 /// Hands the packet over to the interface at the other end of a pod's link, as if the packet had

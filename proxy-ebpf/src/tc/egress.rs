@@ -23,7 +23,7 @@ use crate::{
     family::Family,
     globals, helpers,
     maps::{
-        flow, node, ports, room,
+        carried, flow, node, ports, room,
         workspace::{self, Clock, Scratch, Workspace},
     },
     packet::{NatTarget, Packet, Shape, Skb, headers::Ports, parse::parse_plain},
@@ -50,7 +50,7 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Step {
         }
         packet.fragment_interface = ClientInterface::SHARED;
         match packet.shape {
-            Shape::Icmp => return icmp::egress::<F>(skb, packet, scratch).into(),
+            Shape::Icmp => return icmp::egress::<F>(skb, packet, scratch),
             Shape::LaterFragment => {
                 if !fragment::recall::<F>(packet) {
                     return Step::untouched();
@@ -133,6 +133,10 @@ fn leaving<F: Family>(
             flow::account_reply::<F>(skb, packet, &found, clock.now(), key, other);
             translate::from_frontend::<F>(skb, packet, found.entry).into()
         }
+        Some(found) if found.entry.kind == FlowKind::CARRIED => {
+            carried::account_reply(skb, packet, &found, clock.now());
+            Step::CARRY
+        }
         // The kernel forwards no IPv4 packet that came in with an address of the node as its
         // source. So a forwarded packet with such a source got it from the node's rules, which
         // masquerade a pod's packets.
@@ -171,12 +175,12 @@ fn is_by_rules<F: Family>(packet: &Packet<F::Addr>, shared: bool) -> bool {
 
 by_family! {
     /// Masquerades the packet in the workspace, which ingress has marked: it leaves with the node's
-    /// address.
-    marked portolan_marked_v4 portolan_marked_v6 = masquerade -> Outcome
+    /// address, or carried.
+    marked portolan_marked_v4 portolan_marked_v6 = masquerade -> Step
 }
 
 #[inline(always)]
-fn masquerade<F: Family>(skb: Skb) -> Outcome {
+fn masquerade<F: Family>(skb: Skb) -> Step {
     let (
         Some(Workspace {
             packet, scratch, ..
@@ -184,20 +188,21 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
         Some(settings),
     ) = (flow::filled_workspace::<F>(), node::settings())
     else {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     };
     if settings.has(Settings::MARK_ONLY) {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     }
     scratch.key.assign_reversed(&packet.key);
     let reply = match flow::find::<F>(&scratch.key, &mut scratch.found) {
-        Some(found) if found.entry.kind == FlowKind::REPLY && found.entry.is_masqueraded() => {
-            found.entry
-        }
+        Some(found) if found.entry.kind == FlowKind::REPLY && found.entry.is_marked() => found.entry,
         // The mark is another program's.
-        _ => return Outcome::pass(Counter::Untouched),
+        _ => return Step::untouched(),
     };
     scratch.service = reply.service;
+    if reply.is_carried() {
+        return Step::CARRY;
+    }
     let mut target = NatTarget {
         address: reply.masquerade,
         port: reply.masquerade_port,
@@ -218,14 +223,14 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
         helpers::reread(scratch);
         match result {
             CHOSEN => {}
-            FULL => return Outcome::drop(Counter::DroppedFlowTableFull),
-            _ => return Outcome::drop(Counter::DroppedNoMasqueradePort),
+            FULL => return Outcome::drop(Counter::DroppedFlowTableFull).into(),
+            _ => return Outcome::drop(Counter::DroppedNoMasqueradePort).into(),
         }
         (target.address, target.port) = (scratch.entry.masquerade, scratch.entry.masquerade_port);
     }
     // The mark is cleared, so that no tunnel's outer packet inherits it.
     skb.set_mark(skb.mark() & !globals::masquerade_marks());
-    translate::source::<F>(skb, packet, &target, Counter::Masqueraded)
+    translate::source::<F>(skb, packet, &target, Counter::Masqueraded).into()
 }
 
 /// Notes a datagram that leaves with an address of the node and a port that a service has there:

@@ -9,6 +9,7 @@
 
 use proxy_common::{Counter, FlowKind, flow::ClientInterface};
 
+use super::step::Step;
 use crate::{
     count::Outcome,
     family::Family,
@@ -65,7 +66,7 @@ pub fn ingress<F: Family>(
     if quote::is_redirect::<F>(packet) {
         return Outcome::drop(Counter::IcmpRedirectDropped);
     }
-    if entry.is_masqueraded() && entry.kind == FlowKind::ORIGINAL {
+    if entry.is_marked() && entry.kind == FlowKind::ORIGINAL {
         skb.set_mark(skb.mark() | node::masquerade_mark());
     }
     let ends = (&packet.key.src, &tuple.dst);
@@ -81,16 +82,15 @@ pub fn egress<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     scratch: &mut Scratch<F::Addr>,
-) -> Outcome {
+) -> Step {
     let Scratch {
         found,
-        other,
         key: quoted,
         holder: tuple,
         ..
     } = scratch;
     let Some(quote) = quote::read::<F>(skb, packet, quoted) else {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     };
     tuple.assign_reversed(quoted);
     match flow::find::<F>(tuple, found) {
@@ -101,25 +101,40 @@ pub fn egress<F: Family>(
             (tuple.src, tuple.src_port) = (entry.address, entry.port);
             tuple.dst_port = entry.client_port;
         }
+        // The error is from this node, or from the endpoint here, about a packet that another node
+        // has carried.
+        Some(Found { entry, .. }) if entry.kind == FlowKind::CARRIED => return carried::<F>(packet),
         // The error goes to the backend: it is from the client's side, or from this node about a
         // reply that it could not forward. A masqueraded flow's backend knows the client by the
         // node's address.
-        _ => match flow::find::<F>(quoted, other) {
+        _ => match flow::find::<F>(quoted, found) {
+            Some(Found { entry, .. }) if entry.kind == FlowKind::REPLY && entry.is_carried() => {
+                return carried::<F>(packet);
+            }
             Some(Found { entry, .. })
                 if entry.kind == FlowKind::REPLY && !entry.masquerade_port.is_any() =>
             {
                 (tuple.src, tuple.src_port) = (entry.masquerade, entry.masquerade_port);
             }
-            _ => return Outcome::pass(Counter::Untouched),
+            _ => return Step::untouched(),
         },
     }
     if quote::is_redirect::<F>(packet) {
-        return Outcome::drop(Counter::IcmpRedirectDropped);
+        return Outcome::drop(Counter::IcmpRedirectDropped).into();
     }
     skb.set_mark(skb.mark() & !globals::masquerade_marks());
     let ends = (&tuple.src, &packet.key.dst);
     match quote::rewrite::<F>(skb, packet, &quote, quoted, tuple, ends) {
-        Ok(()) => Outcome::pass(Counter::IcmpTranslated),
-        Err(_) => Outcome::drop(Counter::DroppedRewrite),
+        Ok(()) => Outcome::pass(Counter::IcmpTranslated).into(),
+        Err(_) => Outcome::drop(Counter::DroppedRewrite).into(),
     }
+}
+
+/// The step of an error about a carried flow, which is carried as the flow's packets are.
+#[inline(always)]
+fn carried<F: Family>(packet: &Packet<F::Addr>) -> Step {
+    if quote::is_redirect::<F>(packet) {
+        return Outcome::drop(Counter::IcmpRedirectDropped).into();
+    }
+    Step::CARRY
 }

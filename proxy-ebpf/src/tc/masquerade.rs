@@ -3,7 +3,7 @@
 //! address. Called by `egress`.
 
 mod local;
-mod source;
+pub mod source;
 
 pub use local::has_socket;
 

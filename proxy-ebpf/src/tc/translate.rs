@@ -26,7 +26,7 @@ pub fn to_backend<F: Family>(
     if !destination::<F>(skb, packet, entry, entry.client_port) {
         return Outcome::drop(Counter::DroppedRewrite);
     }
-    if entry.is_masqueraded() {
+    if entry.is_marked() {
         skb.set_mark(skb.mark() | node::masquerade_mark());
     }
     traffic::count::<F>(skb, packet, entry, Direction::In);
@@ -119,8 +119,9 @@ fn destination<F: Family>(
     F::rewrite_destination(skb, packet, &target)
 }
 
+/// Stores the ports of a first fragment.
 #[inline(always)]
-fn remember_fragment<F: Family>(packet: &Packet<F::Addr>) {
+pub fn remember_fragment<F: Family>(packet: &Packet<F::Addr>) {
     if packet.shape == Shape::FirstFragment {
         fragment::remember::<F>(packet);
     }

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! The entry of a flow that another node carries to an endpoint of this node: made and accounted by
+//! packets that have come with an outer header (`tc::take_off`), accounted by the endpoint's answers
+//! (`tc::egress`).
+
+use proxy_common::{
+    Addr, FlowKind, FlowState, Protocol, ServiceId,
+    flow::{
+        Change, ClientInterface, change_by_backend, change_by_client, proves_answer, takes_answer,
+    },
+    ports as port_bits,
+};
+
+use super::{
+    flow::{self, Claim, Found},
+    ports, room,
+    tables::Tables,
+    workspace::Workspace,
+};
+use crate::packet::{Packet, Skb};
+
+/// How long the flow of another node's client must have been silent, in nanoseconds, before a
+/// packet of a third node begins another one.
+const SILENCE: u64 = 60_000_000_000;
+
+/// Notes that the node with the address in `scratch.holder.src` carries the flow of the packet in
+/// the workspace; `false` if the packet's ends belong to another flow.
+#[inline(always)]
+pub fn note<T: Tables>(skb: Skb, workspace: &mut Workspace<T::Addr>) -> bool {
+    let Workspace {
+        packet,
+        clock,
+        scratch,
+    } = workspace;
+    let (now, protocol, signals) = (clock.now(), packet.key.protocol, packet.signals);
+    scratch.key.assign_reversed(&packet.key);
+    if let Some(found) = flow::find::<T>(&scratch.key, &mut scratch.found) {
+        let entry = found.entry;
+        if entry.kind != FlowKind::CARRIED {
+            return false;
+        }
+        let begins = protocol != Protocol::UDP && signals.begins();
+        let is_over = entry.state.is_closing() || now.wrapping_sub(entry.last_seen) > SILENCE;
+        let is_same = entry.masquerade == scratch.holder.src;
+        if !is_same && protocol != Protocol::UDP && !(begins && is_over) {
+            return false;
+        }
+        let change = if begins && is_over {
+            ALL_ANEW
+        } else {
+            let proven = || match protocol {
+                Protocol::TCP => proves_answer(packet.acknowledgement(skb), entry.sequence),
+                _ => packet.tag(skb) == entry.sequence,
+            };
+            change_by_client(entry.state, protocol, signals, || true, proven, || true)
+        };
+        found.change(change, now);
+        if !is_same {
+            // SAFETY: found above.
+            let entry = unsafe { scratch.found.assume_init_mut() };
+            entry.masquerade.assign(&scratch.holder.src);
+            flow::seal::<T>(entry, &scratch.key);
+            flow::amend::<T>(&scratch.key, entry);
+        }
+        return true;
+    }
+    // Egress looks for answers from this port.
+    ports::announce(packet.key.dst_port, port_bits::REPLY);
+    let entry = &mut scratch.entry;
+    entry.begin(FlowKind::CARRIED, ClientInterface::SHARED, now);
+    entry.masquerade.assign(&scratch.holder.src);
+    entry.client_port = packet.key.src_port;
+    entry.service = ServiceId::NONE;
+    if protocol == Protocol::TCP && !signals.begins() {
+        // In the middle of a connection, whose entry has been removed: it is as good as established.
+        entry.state = FlowState::ESTABLISHED;
+    }
+    flow::seal::<T>(entry, &scratch.key);
+    let mut claim = flow::claim::<T>(&scratch.key, &scratch.entry);
+    if matches!(claim, Claim::Full) {
+        let tuple = &raw const scratch.key;
+        room::make::<T>(tuple, scratch);
+        claim = flow::claim::<T>(&scratch.key, &scratch.entry);
+    }
+    // If it is taken, another packet of the flow was faster.
+    !matches!(claim, Claim::Full)
+}
+
+/// The flow begins again.
+const ALL_ANEW: Change = Change {
+    set: FlowState::NEW,
+    clear: FlowState(u32::MAX),
+};
+
+/// Accounts an endpoint's answer in the entry of its flow.
+#[inline(always)]
+pub fn account_reply<A: Addr>(skb: Skb, packet: &Packet<A>, found: &Found<'_, A>, now: u64) {
+    let (protocol, signals, state) = (packet.key.protocol, packet.signals, found.entry.state);
+    if takes_answer(state, signals) {
+        let next = match protocol {
+            // SYN counts as one byte.
+            Protocol::TCP => packet.sequence(skb).wrapping_add(1),
+            _ => packet.initiate_tag(skb),
+        };
+        found.element.set_sequence(next);
+    }
+    let carries_data = || packet.carries_data(skb);
+    let change = change_by_backend(state, protocol, signals, || true, carries_data);
+    found.change(change, now);
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Ingress of uplinks and tunnels: takes the outer header off a carried packet. The token is checked
+//! before anything else. Then the stack gets the packet as it left the other node's stack. Called
+//! by the entry point; `carry` puts headers on.
+
+use proxy_common::{
+    Counter, FlowKey, FlowKind, Port, Protocol, ServiceId,
+    carried::{Direction, KEYS},
+};
+
+use super::carry::{NO_TOKEN, token};
+use crate::{
+    count::Outcome,
+    family::Family,
+    globals,
+    maps::{
+        carried, flow, node,
+        workspace::{self, Scratch, Workspace},
+    },
+    packet::{
+        Packet, Shape, Skb,
+        fib::{self, FibResult},
+        outer,
+        parse::parse_plain,
+    },
+};
+
+/// Whether the packet may have an outer header.
+#[inline(always)]
+pub fn has_header<F: Family>(skb: Skb, l3: u32) -> bool {
+    let port = globals::header_port();
+    !port.is_any() && F::plain(skb, l3).is_some_and(|(_, ports)| ports.dst == port)
+}
+
+by_family! {
+    /// Takes the outer header off the packet, whose outer IP header lies at `l3`; returns the outcome
+    /// as a word, untouched for a packet that is no carried one, or another node's.
+    pub fn take_off(skb, l3) = portolan_take_off_v4 portolan_take_off_v6 of take
+}
+
+#[inline(always)]
+fn take<F: Family>(skb: Skb, l3: u32) -> u32 {
+    let untouched = Outcome::pass(Counter::Untouched).word();
+    // No pod speaks for a node.
+    if !node::client_interface(skb.interface()).is_shared() {
+        return untouched;
+    }
+    let Some(workspace) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
+        return untouched;
+    };
+    let Workspace {
+        packet, scratch, ..
+    } = &mut *workspace;
+    scratch.service = ServiceId::NONE;
+    let Some(outer) = F::outer(skb, l3) else {
+        return untouched;
+    };
+    let ends = &mut scratch.holder;
+    let (any, made) = (Port::ANY, outer.token);
+    ends.assign(&outer.src, any, &outer.dst, any, Protocol::UDP);
+    let Some(direction) = Direction::of(made) else {
+        return untouched;
+    };
+    if !is_genuine::<F>(made, ends) {
+        return Outcome::drop(Counter::DroppedHeader).word();
+    }
+    let is_here = match direction {
+        Direction::There => is_endpoints::<F>(skb, scratch),
+        Direction::Back => node::is_node_address::<F>(&ends.dst),
+    };
+    if !is_here {
+        return untouched;
+    }
+    if skb.remove_outer(outer::overhead::<F>()).is_err() {
+        return Outcome::drop(Counter::DroppedRewrite).word();
+    }
+    if F::plain(skb, l3).is_none() || parse_plain::<F>(skb, packet).is_none() {
+        skb.pull_headers();
+        if !F::parse(skb, packet) {
+            return Outcome::drop(Counter::DroppedHeader).word();
+        }
+    }
+    // The flow of an error, or of a later fragment, is noted already.
+    let has_ports = matches!(packet.shape, Shape::Whole | Shape::FirstFragment);
+    let refusal = match direction {
+        Direction::There if packet.key.dst != scratch.holder.dst => Some(Counter::DroppedHeader),
+        Direction::There if has_ports && !carried::note::<F>(skb, workspace) => {
+            Some(Counter::DroppedSameEnds)
+        }
+        Direction::Back if has_ports && !is_expected::<F>(packet, scratch) => {
+            Some(Counter::DroppedHeader)
+        }
+        _ => None,
+    };
+    match refusal {
+        Some(counter) => Outcome::drop(counter).word(),
+        None => Outcome::pass(Counter::HeaderTakenOff).word(),
+    }
+}
+
+/// Whether one of the known keys has made the token for these addresses.
+#[inline(always)]
+fn is_genuine<F: Family>(made: u64, ends: &FlowKey<F::Addr>) -> bool {
+    for key in 0..KEYS {
+        let token = token::<F>(key, ends, made as u8 as u32);
+        if token == made && token != NO_TOKEN {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether the destination in `scratch.holder` is this node or a pod of it. A node may also lie on
+/// the way to another one.
+#[inline(always)]
+fn is_endpoints<F: Family>(skb: Skb, scratch: &mut Scratch<F::Addr>) -> bool {
+    let Scratch {
+        holder: ends,
+        route,
+        pod,
+        ..
+    } = scratch;
+    if node::local_pod::<F>(&ends.dst, pod) || node::is_node_address::<F>(&ends.dst) {
+        return true;
+    }
+    fib::clear(route);
+    F::fib_of_ends(ends, route);
+    route.ifindex = skb.interface();
+    match fib::look_up(skb, route) {
+        FibResult::Found | FibResult::NoNeighbour => {
+            !node::client_interface(route.ifindex).is_shared()
+        }
+        FibResult::NotForwarded => false,
+    }
+}
+
+/// Whether the packet in the workspace answers a flow that this node carries.
+#[inline(always)]
+fn is_expected<F: Family>(packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Addr>) -> bool {
+    flow::find::<F>(&packet.key, &mut scratch.found)
+        .is_some_and(|found| found.entry.kind == FlowKind::REPLY && found.entry.is_carried())
+}
