@@ -183,18 +183,18 @@ fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool, tag: Tag) -> Outcom
                 }
                 _ => left,
             };
-            let step = match step.next() {
-                Next::Carry => carry::carry::<F>(skb),
-                _ => step,
-            };
             let outcome = match step.next() {
                 Next::Done(outcome) => outcome,
                 Next::Own => egress::own::<F>(skb),
-                Next::TooLarge { mtu } => reject::too_large::<F>(skb, mtu),
+                Next::Carry => match carry::carry::<F>(skb).next() {
+                    Next::TooLarge { mtu } => reject::too_large::<F>(skb, mtu),
+                    Next::Done(outcome) => outcome,
+                    _ => UNTOUCHED,
+                },
                 Next::Begin
                 | Next::Direct
                 | Next::Marked
-                | Next::Carry
+                | Next::TooLarge { .. }
                 | Next::Send { .. }
                 | Next::Reject { .. } => UNTOUCHED,
             };

@@ -18,7 +18,7 @@ use crate::{
         workspace::{self, Scratch, Workspace},
     },
     packet::{
-        Packet, Shape, Skb,
+        Shape, Skb,
         fib::{self, FibResult},
         outer,
         parse::parse_plain,
@@ -82,12 +82,13 @@ fn take<F: Family>(skb: Skb, l3: u32) -> u32 {
     }
     // The flow of an error, or of a later fragment, is noted already.
     let has_ports = matches!(packet.shape, Shape::Whole | Shape::FirstFragment);
+    let is_other = packet.key.dst != scratch.holder.dst;
     let refusal = match direction {
-        Direction::There if packet.key.dst != scratch.holder.dst => Some(Counter::DroppedHeader),
+        Direction::There if is_other => Some(Counter::DroppedHeader),
         Direction::There if has_ports && !carried::note::<F>(skb, workspace) => {
             Some(Counter::DroppedSameEnds)
         }
-        Direction::Back if has_ports && !is_expected::<F>(packet, scratch) => {
+        Direction::Back if has_ports && !is_expected::<F>(workspace) => {
             Some(Counter::DroppedHeader)
         }
         _ => None,
@@ -136,7 +137,10 @@ fn is_endpoints<F: Family>(skb: Skb, scratch: &mut Scratch<F::Addr>) -> bool {
 
 /// Whether the packet in the workspace answers a flow that this node carries.
 #[inline(always)]
-fn is_expected<F: Family>(packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Addr>) -> bool {
+fn is_expected<F: Family>(workspace: &mut Workspace<F::Addr>) -> bool {
+    let Workspace {
+        packet, scratch, ..
+    } = workspace;
     flow::find::<F>(&packet.key, &mut scratch.found)
         .is_some_and(|found| found.entry.kind == FlowKind::REPLY && found.entry.is_carried())
 }
