@@ -4,7 +4,6 @@
 //! to the endpoint. On the endpoint's node it leads the answer back to the first node, which may be
 //! another way than to the client. Called by the entry point; `take_off` removes the header.
 
-use aya_ebpf::bindings::bpf_fib_lookup;
 use proxy_common::{
     Addr, Counter, FlowKey, FlowKind, Port, Protocol,
     carried::{self, Direction},
@@ -110,23 +109,10 @@ fn way_back<F: Family>(
     // SAFETY: the caller has found it.
     let to = unsafe { &found.assume_init_ref().masquerade };
     fill_ends(ends, &packet.key.src, to, packet.key.hash());
-    fib::clear(route);
-    F::fib_of_ends(ends, route);
-    route.ifindex = skb.interface();
-    // An interface without a link layer, such as WireGuard's, needs the route itself: it cannot be
-    // redirected to.
-    match fib::look_up(skb, route) {
-        FibResult::Found | FibResult::NoNeighbour => route_mtu(skb, route),
+    match fib::look_up_ends::<F>(skb, ends, skb.interface(), route) {
+        FibResult::Found => fib::mtu(route) as u32,
+        FibResult::NoNeighbour => fib::mtu_of(skb, route.ifindex),
         FibResult::NotForwarded => 0,
-    }
-}
-
-/// Kernels that say no MTU in the result leave it to the interface's.
-#[inline(always)]
-fn route_mtu(skb: Skb, route: &bpf_fib_lookup) -> u32 {
-    match fib::mtu(route) {
-        0 => fib::mtu_of(skb, route.ifindex),
-        mtu => mtu as u32,
     }
 }
 

@@ -124,10 +124,7 @@ fn is_endpoints<F: Family>(skb: Skb, scratch: &mut Scratch<F::Addr>) -> bool {
     if node::local_pod::<F>(&ends.dst, pod) || node::is_node_address::<F>(&ends.dst) {
         return true;
     }
-    fib::clear(route);
-    F::fib_of_ends(ends, route);
-    route.ifindex = skb.interface();
-    match fib::look_up(skb, route) {
+    match fib::look_up_ends::<F>(skb, ends, skb.interface(), route) {
         FibResult::Found | FibResult::NoNeighbour => {
             !node::client_interface(route.ifindex).is_shared()
         }
