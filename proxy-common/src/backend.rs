@@ -25,6 +25,11 @@ impl EndpointSet {
     /// ([`crate::carried`]).
     pub const TAKES_HEADERS: Self = Self(8);
 
+    /// Returns the bits that are no sets.
+    #[must_use]
+    pub const fn location(self) -> Self {
+        Self(self.0 & (Self::HERE.0 | Self::TAKES_HEADERS.0))
+    }
     #[inline(always)]
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0

@@ -79,6 +79,7 @@ pub fn options(config: &Config) -> Options {
         marks: config.marks,
         xdp: config.xdp_mode(),
         redirects: config.forwarding.redirects(),
+        header_port: config.header_port(),
         log_packets: config.log_packets,
         ..Options::default()
     }

@@ -39,7 +39,8 @@ fn sample(setting: &Setting) -> Value {
         (_, "detectLocalMode") => text("NodeCIDR"),
         (_, "nodePortAddresses") => Value::list(&["10.7.0.0/16"]),
         (_, "iptables.masqueradeBit" | "nftables.masqueradeBit") => Value::Number(7),
-        (_, "portolan.maps.memory") => Value::Number(77),
+        (_, "portolan.maps.memory" | "portolan.clientAddressPort") => Value::Number(77),
+        (_, "portolan.agentsService") => text("kube-system/agents"),
         (_, "portolan.ownAddresses") => Value::list(&["169.254.20.10"]),
         (_, "portolan.probeBindAddress") => text("127.0.0.7:77"),
         (_, "portolan.masqueradePorts") => Value::list(&["1024-2047"]),
@@ -49,6 +50,7 @@ fn sample(setting: &Setting) -> Value {
             | "hostnameOverride"
             | "portolan.serviceProxyName"
             | "portolan.pinDirectory"
+            | "portolan.clientAddressKeys"
             | "detectLocal.bridgeInterface"
             | "detectLocal.interfaceNamePrefix",
         ) => text("other"),

@@ -64,6 +64,35 @@ pub(super) fn selection(metadata: &ObjectMeta, complaints: &mut Complaints) -> O
     known.ok()
 }
 
+/// What the endpoint sees of a client that the policy masquerades.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum ClientAddress {
+    /// The client's own address, where the endpoint is on this node or its node takes outer headers
+    /// off ([`proxy_common::carried`]).
+    Keep,
+    /// The address of the node that the client meets.
+    #[default]
+    Masquerade,
+}
+
+/// The annotation of a service that overrides the setting `portolan.clientAddress`.
+const ANNOTATION_CLIENT_ADDRESS: &str = "service.portolan.dev/client-address";
+
+/// Returns what the service's annotation says of its clients' addresses; None without a known word.
+pub(super) fn client_address(
+    metadata: &ObjectMeta,
+    complaints: &mut Complaints,
+) -> Option<ClientAddress> {
+    let given = annotation(metadata, ANNOTATION_CLIENT_ADDRESS)?;
+    let known = <ClientAddress as clap::ValueEnum>::from_str(given, false);
+    if known.is_err() {
+        complaints.add(format!(
+            "annotation {ANNOTATION_CLIENT_ADDRESS} {given:?} is neither keep nor masquerade; the setting portolan.clientAddress counts, use one of the two",
+        ));
+    }
+    known.ok()
+}
+
 /// True if a traffic policy is Local. KUBE: the default is Cluster.
 pub(super) fn is_local(field: &str, policy: Option<&str>, complaints: &mut Complaints) -> bool {
     match policy {
