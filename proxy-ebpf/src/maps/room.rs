@@ -223,7 +223,11 @@ fn whose<T: Tables>(search: &mut Search<'_, T>, slot: u32) -> u32 {
             return FLOWS;
         }
         kind if kind.is_alone() => {
-            return if entry.state.gives_way() { NOBODYS } else { UNKNOWN };
+            return if entry.state.gives_way() {
+                NOBODYS
+            } else {
+                UNKNOWN
+            };
         }
         FlowKind::REPLY => {
             reply.copy_from(holder);

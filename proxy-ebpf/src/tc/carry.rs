@@ -95,11 +95,7 @@ fn put_on<F: Family>(skb: Skb) -> Step {
 /// Fills in `scratch.holder`, the ends of the header to the node that the client meets, and
 /// `scratch.route`, the way there; returns the route's MTU, or 0 without a route.
 #[inline(always)]
-fn way_back<F: Family>(
-    skb: Skb,
-    packet: &Packet<F::Addr>,
-    scratch: &mut Scratch<F::Addr>,
-) -> u32 {
+fn way_back<F: Family>(skb: Skb, packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Addr>) -> u32 {
     let Scratch {
         found,
         holder: ends,

@@ -195,7 +195,9 @@ fn masquerade<F: Family>(skb: Skb) -> Step {
     }
     scratch.key.assign_reversed(&packet.key);
     let reply = match flow::find::<F>(&scratch.key, &mut scratch.found) {
-        Some(found) if found.entry.kind == FlowKind::REPLY && found.entry.is_marked() => found.entry,
+        Some(found) if found.entry.kind == FlowKind::REPLY && found.entry.is_marked() => {
+            found.entry
+        }
         // The mark is another program's.
         _ => return Step::untouched(),
     };

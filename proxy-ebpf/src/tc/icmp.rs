@@ -103,7 +103,9 @@ pub fn egress<F: Family>(
         }
         // The error is from this node, or from the endpoint here, about a packet that another node
         // has carried.
-        Some(Found { entry, .. }) if entry.kind == FlowKind::CARRIED => return carried::<F>(packet),
+        Some(Found { entry, .. }) if entry.kind == FlowKind::CARRIED => {
+            return carried::<F>(packet);
+        }
         // The error goes to the backend: it is from the client's side, or from this node about a
         // reply that it could not forward. A masqueraded flow's backend knows the client by the
         // node's address.

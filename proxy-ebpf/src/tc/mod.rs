@@ -175,9 +175,7 @@ fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool, tag: Tag) -> Outcom
                 Next::Marked => {
                     let marked = egress::marked::<F>(skb);
                     match marked.next() {
-                        Next::Done(outcome) if outcome.is_untouched() => {
-                            egress::unmarked::<F>(skb)
-                        }
+                        Next::Done(outcome) if outcome.is_untouched() => egress::unmarked::<F>(skb),
                         _ => marked,
                     }
                 }

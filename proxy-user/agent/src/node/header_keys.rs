@@ -42,7 +42,9 @@ impl HeaderKeys {
         };
         Some(Warning {
             object: format!("portolan.clientAddressKeys {}", file.display()),
-            reason: format!("{fault}; {meanwhile}. Write one or two lines of 32 hexadecimal digits"),
+            reason: format!(
+                "{fault}; {meanwhile}. Write one or two lines of 32 hexadecimal digits"
+            ),
         })
     }
 }

@@ -45,9 +45,7 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
         }
         Counter::DroppedInconsistent => "docs/runbooks.md#inconsistent-maps",
         Counter::DroppedRewrite => "docs/runbooks.md#rewrite-failed",
-        Counter::DroppedHeader | Counter::DroppedSameEnds => {
-            "docs/runbooks.md#outer-headers"
-        }
+        Counter::DroppedHeader | Counter::DroppedSameEnds => "docs/runbooks.md#outer-headers",
         Counter::SocketTableFull => "docs/runbooks.md#maps-full",
         Counter::BindRefused => "docs/runbooks.md#node-port-taken",
     })

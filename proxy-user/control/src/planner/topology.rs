@@ -72,12 +72,7 @@ impl<'a, A: Addr> Candidate<'a, A> {
 }
 
 /// A candidate's sort key.
-type Order<'a, A> = (
-    A,
-    Port,
-    Reverse<([bool; 4], u16)>,
-    &'a [Arc<str>],
-);
+type Order<'a, A> = (A, Port, Reverse<([bool; 4], u16)>, &'a [Arc<str>]);
 
 /// Returns the sets that the frontends of a service port use. KUBE: with external policy Local,
 /// pods and the node still use the cluster set.

@@ -161,9 +161,9 @@ impl Datapath {
     /// Stores the keys by which tokens of outer headers are made and checked.
     pub fn set_header_keys(&mut self, keys: &[Key; KEYS as usize]) -> Result<(), DatapathError> {
         let failed = DatapathError::of_map("write", maps::HEADER_KEYS);
-        (0..).zip(keys).try_for_each(|(number, key)| {
-            self.header_keys.update(&number, key).map_err(failed)
-        })
+        (0..)
+            .zip(keys)
+            .try_for_each(|(number, key)| self.header_keys.update(&number, key).map_err(failed))
     }
     /// Stores what the XDP program may do at the interface with this index; `None` removes it: the
     /// interface is no longer an uplink with XDP.

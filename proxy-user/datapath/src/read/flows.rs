@@ -35,6 +35,8 @@ pub struct Flow {
     /// packet has left the node.
     pub masquerade: Option<SocketAddr>,
     pub masqueraded: bool,
+    /// True if the client's packets keep its address in an outer header.
+    pub carried: bool,
     pub state: &'static str,
     pub idle_seconds: u64,
     /// Index of the interface by which the client's packets leave past the node's stack, because
@@ -136,6 +138,7 @@ pub(super) fn flow_of<A: Family>(
         translated_port: (entry.client_port != key.src_port).then(|| entry.client_port.host()),
         masquerade: None,
         masqueraded: entry.is_masqueraded(),
+        carried: entry.is_carried(),
         state: entry.state.name(),
         idle_seconds: now.saturating_sub(entry.last_seen) / SECOND,
         past_stack_by: entry
