@@ -4,6 +4,7 @@
 //! the fuzzer's node does not have, traffic counts, entries that a test changes.
 
 mod answers;
+mod carried;
 #[path = "../fuzz/context.rs"]
 mod context;
 mod counted;

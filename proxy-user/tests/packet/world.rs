@@ -180,7 +180,7 @@ impl World {
     pub(crate) fn remove(&mut self, name: &str) {
         self.publish(name, ServicePlan::default());
     }
-    fn publish(&mut self, name: &str, plan: ServicePlan) {
+    pub(crate) fn publish(&mut self, name: &str, plan: ServicePlan) {
         let result = self
             .datapath()
             .apply(&[(ObjectName::new("test", name), plan)]);
