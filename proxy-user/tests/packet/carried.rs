@@ -323,7 +323,8 @@ fn segments_and_packets_leave_space_for_the_header(#[values(*IPV4, *IPV6)] a: Ad
     let headers = if a.is_v6() { 60 } else { 40 };
     let fits = MTU - overhead(&a);
     let largest = u16::try_from(fits - headers).expect("short");
-    for (size, expected) in [(9000, largest), (largest + 1, largest), (536, 536)] {
+    for (port, size, expected) in [(1, 9000, largest), (2, largest + 1, largest), (3, 536, 536)] {
+        let client = at(client.ip(), port);
         let sent = there(&node, &asking(client, service, Tcp::Syn, size));
         let inner = inside(&sent.packet, Direction::There, way);
         assert_eq!(asked(&inner), expected);
@@ -338,6 +339,7 @@ fn segments_and_packets_leave_space_for_the_header(#[values(*IPV4, *IPV6)] a: Ad
     let inner = inside(&sent.packet, Direction::Back, (backend.ip(), a.outsider));
     assert_eq!(asked(&inner), largest);
 
+    there(&node, &tcp(client, service, Tcp::Syn, b""));
     let segment = |length| {
         numbered(
             client,

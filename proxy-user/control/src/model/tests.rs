@@ -3,7 +3,7 @@
 
 mod addresses;
 
-use super::{Endpoints, Object, Selection};
+use super::{ClientAddress, Endpoints, Object, Selection};
 use crate::testing::{complaints, endpoint, objects, rows, service, slice};
 
 /// Fields of a Service's spec, and below each the warning that it causes.
@@ -84,6 +84,23 @@ fn an_unknown_selection_annotation_gives_a_warning_and_is_ignored() {
         let (object, warnings) =
             read(&yaml.replace("metadata: {", &format!("metadata: {{{annotation}, ")));
         assert!(matches!(object, Object::Service(service) if service.selection == selection));
+        assert_eq!(warnings, Vec::from_iter(expected));
+    }
+}
+
+#[test]
+fn an_unknown_client_address_annotation_gives_a_warning_and_is_ignored() {
+    let unknown = "Service shop/cart: annotation service.portolan.dev/client-address \"preserve\" is neither keep nor masquerade; the setting portolan.clientAddress counts, use one of the two";
+    for (word, known, expected) in [
+        ("keep", Some(ClientAddress::Keep), None),
+        ("masquerade", Some(ClientAddress::Masquerade), None),
+        ("preserve", None, Some(unknown)),
+    ] {
+        let annotation = format!("annotations: {{service.portolan.dev/client-address: {word}}}");
+        let yaml = service("cart", "172.30.0.1", "");
+        let (object, warnings) =
+            read(&yaml.replace("metadata: {", &format!("metadata: {{{annotation}, ")));
+        assert!(matches!(object, Object::Service(service) if service.client_address == known));
         assert_eq!(warnings, Vec::from_iter(expected));
     }
 }
