@@ -47,6 +47,10 @@ fn put_on<F: Family>(skb: Skb) -> Step {
     else {
         return Outcome::drop(Counter::DroppedRewrite).into();
     };
+    // The setting has gone, and the flow is left over.
+    if globals::header_port().is_any() {
+        return Outcome::drop(Counter::DroppedHeader).into();
+    }
     // So that no tunnel's outer packet inherits the mark.
     skb.set_mark(skb.mark() & !globals::masquerade_marks());
     translate::remember_fragment::<F>(packet);
