@@ -334,6 +334,12 @@ impl Wire for Ipv4 {
     }
 
     #[inline(always)]
+    fn told_mtu(skb: Skb, l4: u32) -> Option<u32> {
+        let [kind, code, _, _, _, _, high, low]: [u8; 8] = skb.load(l4)?;
+        (kind == 3 && code == 4).then_some(u16::from_be_bytes([high, low]) as u32)
+    }
+
+    #[inline(always)]
     fn class(skb: Skb, l3: u32) -> Option<u32> {
         Some((skb.load::<u8>(l3 + 1)? & 0xfc) as u32)
     }

@@ -278,6 +278,13 @@ impl Wire for Ipv6 {
     }
 
     #[inline(always)]
+    fn told_mtu(skb: Skb, l4: u32) -> Option<u32> {
+        let [kind, _, _, _]: [u8; 4] = skb.load(l4)?;
+        let mtu: u32 = skb.load(l4 + 4)?;
+        (kind == 2).then_some(u32::from_be(mtu))
+    }
+
+    #[inline(always)]
     fn class(skb: Skb, l3: u32) -> Option<u32> {
         Some(skb.load::<u32>(l3)? & 0x0fc0_0000_u32.to_be())
     }

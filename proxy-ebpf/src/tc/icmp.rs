@@ -7,7 +7,7 @@
 //! whose tuple is the quoted tuple reversed: a new source of that packet becomes the new
 //! destination of the quoted packet.
 
-use proxy_common::{Counter, FlowKind, flow::ClientInterface};
+use proxy_common::{Counter, FlowKind, Protocol, flow::ClientInterface};
 
 use super::step::Step;
 use crate::{
@@ -28,7 +28,7 @@ pub fn ingress<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     scratch: &mut Scratch<F::Addr>,
-) -> Outcome {
+) -> Step {
     let Scratch {
         found,
         key: quoted,
@@ -36,8 +36,12 @@ pub fn ingress<F: Family>(
         ..
     } = scratch;
     let Some(quote) = quote::read::<F>(skb, packet, quoted) else {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     };
+    let port = globals::header_port();
+    if !port.is_any() && quoted.dst_port == port && quoted.protocol == Protocol::UDP {
+        return Step::OUTER_ERROR;
+    }
     tuple.assign_reversed(quoted);
     // The first look-up is for an error from the client's side, about a reply; the second for one
     // from the backend's side.
@@ -46,7 +50,7 @@ pub fn ingress<F: Family>(
     if !is_original {
         tuple.set_interface(ClientInterface::SHARED);
         if flow::find::<F>(tuple, found).is_none() {
-            return Outcome::pass(Counter::Untouched);
+            return Step::untouched();
         }
     }
     // SAFETY: one of the two look-ups has found an entry there.
@@ -61,18 +65,18 @@ pub fn ingress<F: Family>(
         FlowKind::REPLY if entry.interface == ClientInterface::NODE => {
             tuple.dst_port = entry.client_port;
         }
-        _ => return Outcome::pass(Counter::ReplyPassed),
+        _ => return Outcome::pass(Counter::ReplyPassed).into(),
     }
     if quote::is_redirect::<F>(packet) {
-        return Outcome::drop(Counter::IcmpRedirectDropped);
+        return Outcome::drop(Counter::IcmpRedirectDropped).into();
     }
     if entry.is_marked() && entry.kind == FlowKind::ORIGINAL {
         skb.set_mark(skb.mark() | node::masquerade_mark());
     }
     let ends = (&packet.key.src, &tuple.dst);
     match quote::rewrite::<F>(skb, packet, &quote, quoted, tuple, ends) {
-        Ok(()) => Outcome::pass(Counter::IcmpTranslated),
-        Err(_) => Outcome::drop(Counter::DroppedRewrite),
+        Ok(()) => Outcome::pass(Counter::IcmpTranslated).into(),
+        Err(_) => Outcome::drop(Counter::DroppedRewrite).into(),
     }
 }
 

@@ -120,6 +120,7 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
                 Next::Done(outcome) => outcome,
                 Next::Send { first, counter } => redirect::send::<F>(skb, first, counter),
                 Next::Reject { reset, counter } => reject::reject::<F>(skb, reset, counter),
+                Next::OuterError => Outcome::from_word(take_off::of_error::<F>(skb)),
                 Next::Begin
                 | Next::Direct
                 | Next::Marked
@@ -192,6 +193,7 @@ fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool, tag: Tag) -> Outcom
                 Next::Begin
                 | Next::Direct
                 | Next::Marked
+                | Next::OuterError
                 | Next::TooLarge { .. }
                 | Next::Send { .. }
                 | Next::Reject { .. } => UNTOUCHED,

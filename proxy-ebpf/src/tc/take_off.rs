@@ -8,7 +8,10 @@ use proxy_common::{
     carried::{Direction, KEYS},
 };
 
-use super::carry::{NO_TOKEN, token};
+use super::{
+    carry::{NO_TOKEN, token},
+    reject,
+};
 use crate::{
     count::Outcome,
     family::Family,
@@ -20,6 +23,7 @@ use crate::{
     packet::{
         Shape, Skb,
         fib::{self, FibResult},
+        headers::ICMP_LEN,
         outer,
         parse::parse_plain,
     },
@@ -96,6 +100,48 @@ fn take<F: Family>(skb: Skb, l3: u32) -> u32 {
     match refusal {
         Some(counter) => Outcome::drop(counter).word(),
         None => Outcome::pass(Counter::HeaderTakenOff).word(),
+    }
+}
+
+by_family! {
+    /// Makes the ICMP error in the workspace, about an outer header whose ends are in `scratch.key`, an
+    /// error about the packet in it, if it says that this is too large. Returns the outcome as a word.
+    pub fn of_error(skb) = portolan_outer_error_v4 portolan_outer_error_v6 of turn_inside_out
+}
+
+#[inline(always)]
+fn turn_inside_out<F: Family>(skb: Skb) -> u32 {
+    let untouched = Outcome::pass(Counter::Untouched).word();
+    let failed = Outcome::drop(Counter::DroppedRewrite).word();
+    let Some(Workspace {
+        packet, scratch, ..
+    }) = flow::filled_workspace::<F>()
+    else {
+        return untouched;
+    };
+    let (l3, header) = (packet.l3, packet.l4 + ICMP_LEN);
+    let overhead = outer::overhead::<F>();
+    let (Some(told), Some(outer)) = (F::told_mtu(skb, packet.l4), F::outer(skb, header)) else {
+        return untouched;
+    };
+    // Who does not know the token may not make senders send less.
+    if Direction::of(outer.token).is_none() || !is_genuine::<F>(outer.token, &scratch.key) {
+        return untouched;
+    }
+    let least = overhead + F::HEADER_LEN + ICMP_LEN;
+    if told < least || skb.remove_outer(header + overhead - l3).is_err() {
+        return failed;
+    }
+    packet.begin(l3);
+    skb.pull_headers();
+    // Then it is the packet that was too large, cut off; it goes back to its sender.
+    if !F::parse(skb, packet) || packet.shape == Shape::Icmp || packet.shape == Shape::LaterFragment
+    {
+        return failed;
+    }
+    match reject::unreachable::<F>(skb, packet, told - overhead) {
+        Ok(()) => Outcome::pass(Counter::TooLargeToCarry).word(),
+        Err(_) => failed,
     }
 }
 

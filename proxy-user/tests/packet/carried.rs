@@ -384,3 +384,37 @@ fn errors_from_clients_are_carried(#[values(*IPV4, *IPV6)] a: Addresses) {
     assert_eq!(addresses(&inner), (client.ip(), backend.ip()));
     assert_eq!(transport_sum(&inner), 0, "the ICMP checksum");
 }
+
+/// A router between the nodes says that the packet with its header is too large.
+#[rstest]
+fn errors_about_a_header_become_errors_about_the_packet(#[values(*IPV4, *IPV6)] a: Addresses) {
+    const MTU: u32 = 1300;
+    let node = ingress_node(a, Protocol::TCP, EndpointSet::TAKES_HEADERS);
+    let (client, service, backend) = (a.outside_client(), a.service(), a.endpoint());
+    let sent = there(&node, &tcp(client, service, Tcp::Syn, b"")).packet;
+    let kind: [u8; 4] = if a.is_v6() {
+        [2, 0, 0, 0]
+    } else {
+        [3, 4, 0, 0]
+    };
+    let error = |quoted: &[u8]| {
+        let message = [&kind[..], &MTU.to_be_bytes(), quoted].concat();
+        icmp(a.other_backend, a.node, &message)
+    };
+    let turned = node.ingress(&error(&sent[14..]), INSIDE);
+    assert_eq!(turned.fate(), (NEXT, Counter::TooLargeToCarry));
+    assert_eq!(addresses(&turned.packet), (backend.ip(), client.ip()));
+    assert_eq!(transport_sum(&turned.packet), 0, "the ICMP checksum");
+    let told = transport(&turned.packet) + 6;
+    let told = u16::from_be_bytes([turned.packet[told], turned.packet[told + 1]]);
+    assert_eq!(usize::from(told), MTU as usize - overhead(&a));
+    let out = node.egress(&turned.packet, 0, OUTSIDE);
+    assert_eq!(out.counter, Counter::IcmpTranslated);
+    assert_eq!(addresses(&out.packet), (service.ip(), client.ip()));
+
+    let mut forged = sent[14..].to_vec();
+    forged[transport(&sent) - 14 + 12] ^= 1;
+    let forged = error(&forged);
+    node.ingress(&forged, INSIDE)
+        .expect_untouched(&Node::framed(&forged, INSIDE));
+}
