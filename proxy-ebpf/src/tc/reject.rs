@@ -219,7 +219,11 @@ const MAX_WORDS: u32 = 32;
 /// Turns the packet into a port unreachable error (RFC 792, RFC 4443); if `mtu` is not 0, into one
 /// that says that this size would fit.
 #[inline(always)]
-pub(super) fn unreachable<F: Family>(skb: Skb, packet: &Packet<F::Addr>, mtu: u32) -> Result<(), WriteFailed> {
+pub(super) fn unreachable<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    mtu: u32,
+) -> Result<(), WriteFailed> {
     let (protocol, l4) = (packet.key.protocol, packet.l4);
     let mut quoted = l4 - packet.l3 + QUOTED;
     if protocol == Protocol::UDP && is_partial(skb, l4 + UDP_CHECKSUM)? {
