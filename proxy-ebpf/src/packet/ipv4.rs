@@ -334,9 +334,12 @@ impl Wire for Ipv4 {
     }
 
     #[inline(always)]
-    fn told_mtu(skb: Skb, l4: u32) -> Option<u32> {
-        let [kind, code, _, _, _, _, high, low]: [u8; 8] = skb.load(l4)?;
-        (kind == 3 && code == 4).then_some(u16::from_be_bytes([high, low]) as u32)
+    fn told_mtu(skb: Skb, l4: u32) -> u32 {
+        const TYPE_CODE: u16 = u16::from_ne_bytes([3, 4]);
+        match skb.load::<[u16; 4]>(l4) {
+            Some([TYPE_CODE, _, _, mtu]) => u16::from_be(mtu) as u32,
+            _ => 0,
+        }
     }
 
     #[inline(always)]

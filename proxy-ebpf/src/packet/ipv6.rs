@@ -278,10 +278,13 @@ impl Wire for Ipv6 {
     }
 
     #[inline(always)]
-    fn told_mtu(skb: Skb, l4: u32) -> Option<u32> {
-        let [kind, _, _, _]: [u8; 4] = skb.load(l4)?;
-        let mtu: u32 = skb.load(l4 + 4)?;
-        (kind == 2).then_some(u32::from_be(mtu))
+    fn told_mtu(skb: Skb, l4: u32) -> u32 {
+        const TYPE_CODE: u16 = u16::from_ne_bytes([2, 0]);
+        match skb.load::<[u16; 4]>(l4) {
+            // No link has an MTU of more than 16 bits.
+            Some([TYPE_CODE, _, 0, mtu]) => u16::from_be(mtu) as u32,
+            _ => 0,
+        }
     }
 
     #[inline(always)]

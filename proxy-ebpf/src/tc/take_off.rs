@@ -121,11 +121,16 @@ fn turn_inside_out<F: Family>(skb: Skb) -> u32 {
     };
     let (l3, header) = (packet.l3, packet.l4 + ICMP_LEN);
     let overhead = outer::overhead::<F>();
-    let (Some(told), Some(outer)) = (F::told_mtu(skb, packet.l4), F::outer(skb, header)) else {
+    let told = F::told_mtu(skb, packet.l4);
+    let Some(outer) = F::outer(skb, header) else {
         return untouched;
     };
     // Who does not know the token may not make senders send less.
     if Direction::of(outer.token).is_none() || !is_genuine::<F>(outer.token, &scratch.key) {
+        return untouched;
+    }
+    // What says nothing of a size is of no use to the sender.
+    if told == 0 {
         return untouched;
     }
     let least = overhead + F::HEADER_LEN + ICMP_LEN;
