@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! The entry of a flow that another node carries to an endpoint of this node: made and accounted by
-//! packets that have come with an outer header (`tc::take_off`), accounted by the endpoint's answers
-//! (`tc::egress`).
+//! packets that have come with an outer header (`tc::take_off`), accounted by the endpoint's
+//! answers (`tc::egress`).
 
 use proxy_common::{
     Addr, FlowKind, FlowState, Protocol, ServiceId,
@@ -72,7 +72,8 @@ pub fn note<T: Tables>(skb: Skb, workspace: &mut Workspace<T::Addr>) -> bool {
     entry.client_port = packet.key.src_port;
     entry.service = ServiceId::NONE;
     if protocol == Protocol::TCP && !signals.begins() {
-        // In the middle of a connection, whose entry has been removed: it is as good as established.
+        // In the middle of a connection, whose entry has been removed: it is as good as
+        // established.
         entry.state = FlowState::ESTABLISHED;
     }
     flow::seal::<T>(entry, &scratch.key);

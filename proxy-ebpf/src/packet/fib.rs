@@ -30,8 +30,8 @@ pub fn look_up(skb: Skb, parameters: &mut bpf_fib_lookup) -> FibResult {
     look_up_by(skb.raw.cast(), parameters)
 }
 
-/// Looks up the way from and to the ends of `ends`, for a packet that comes in by the interface with
-/// this index.
+/// Looks up the way from and to the ends of `ends`, for a packet that comes in by the interface
+/// with this index.
 #[inline(always)]
 pub fn look_up_ends<F: Wire>(
     skb: Skb,

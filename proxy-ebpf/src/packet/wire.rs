@@ -158,8 +158,8 @@ pub trait Wire: Ip + Sized {
         class: u32,
         token: u64,
     ) -> Result<(), WriteFailed>;
-    /// Returns the MTU that an ICMP message with its header at `l4` says, if that is that a packet is
-    /// too large; else 0.
+    /// Returns the MTU that an ICMP message with its header at `l4` says, if that is that a packet
+    /// is too large; else 0.
     fn told_mtu(skb: Skb, l4: u32) -> u32;
     /// Returns the class of service in the IP header at `l3`, without the bits for congestion.
     fn class(skb: Skb, l3: u32) -> Option<u32>;

@@ -116,8 +116,8 @@ fn way_back<F: Family>(skb: Skb, packet: &Packet<F::Addr>, scratch: &mut Scratch
     }
 }
 
-/// Fills in `scratch.holder`, the ends of the header to the endpoint; its source is the address that
-/// the flow would be masqueraded with, chosen for its first packet. `false` if there is none.
+/// Fills in `scratch.holder`, the ends of the header to the endpoint; its source is the address
+/// that the flow would be masqueraded with, chosen for its first packet. `false` if there is none.
 #[inline(always)]
 fn choose_source<F: Family>(
     skb: Skb,

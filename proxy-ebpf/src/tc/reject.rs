@@ -94,8 +94,8 @@ pub fn reject<F: Family>(skb: Skb, reset: bool, counter: u32) -> Outcome {
     Outcome::sent(skb.send_back(), Counter::Untouched).counted_as(counter)
 }
 
-/// Turns the packet in the workspace, which is leaving, into the error that it is too large, and has
-/// the interface receive it, as if the error came from its destination. Ingress, the stack and
+/// Turns the packet in the workspace, which is leaving, into the error that it is too large, and
+/// has the interface receive it, as if the error came from its destination. Ingress, the stack and
 /// egress treat it like any error about the packet's flow.
 #[inline(never)]
 pub fn too_large<F: Family>(skb: Skb, mtu: u32) -> Outcome {

@@ -21,8 +21,8 @@ pub enum Next {
     Own,
     /// The packet gets an outer header: `carry` puts it on.
     Carry,
-    /// The packet is an ICMP error about an outer header: `take_off` makes it one about the packet in
-    /// it.
+    /// The packet is an ICMP error about an outer header: `take_off` makes it one about the packet
+    /// in it.
     OuterError,
     /// `reject` tells the sender that the packet is too large; with `mtu` bytes it would not be.
     TooLarge { mtu: u32 },

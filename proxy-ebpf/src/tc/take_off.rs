@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Ingress of uplinks and tunnels: takes the outer header off a carried packet. The token is checked
-//! before anything else. Then the stack gets the packet as it left the other node's stack. Called
-//! by the entry point; `carry` puts headers on.
+//! Ingress of uplinks and tunnels: takes the outer header off a carried packet. The token is
+//! checked before anything else. Then the stack gets the packet as it left the other node's stack.
+//! Called by the entry point; `carry` puts headers on.
 
 use proxy_common::{
     Counter, FlowKey, FlowKind, Port, Protocol, ServiceId,
@@ -37,8 +37,8 @@ pub fn has_header<F: Family>(skb: Skb, l3: u32) -> bool {
 }
 
 by_family! {
-    /// Takes the outer header off the packet, whose outer IP header lies at `l3`; returns the outcome
-    /// as a word, untouched for a packet that is no carried one, or another node's.
+    /// Takes the outer header off the packet, whose outer IP header lies at `l3`; returns the
+    /// outcome as a word, untouched for a packet that is no carried one, or another node's.
     pub fn take_off(skb, l3) = portolan_take_off_v4 portolan_take_off_v6 of take
 }
 
@@ -104,8 +104,9 @@ fn take<F: Family>(skb: Skb, l3: u32) -> u32 {
 }
 
 by_family! {
-    /// Makes the ICMP error in the workspace, about an outer header whose ends are in `scratch.key`, an
-    /// error about the packet in it, if it says that this is too large. Returns the outcome as a word.
+    /// Makes the ICMP error in the workspace, about an outer header whose ends are in
+    /// `scratch.key`, an error about the packet in it, if it says that this is too large. Returns
+    /// the outcome as a word.
     pub fn of_error(skb) = portolan_outer_error_v4 portolan_outer_error_v6 of turn_inside_out
 }
 

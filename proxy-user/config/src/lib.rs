@@ -99,8 +99,8 @@ pub struct Config {
     pub gateway_services: bool,
     /// How a new flow gets its backend, for services whose annotation does not say it.
     pub selection: Selection,
-    /// What endpoints see of clients that are masqueraded, for services whose annotation does not say
-    /// it.
+    /// What endpoints see of clients that are masqueraded, for services whose annotation does not
+    /// say it.
     pub client_address: ClientAddress,
     /// The file with the keys of outer headers; without it every such client is masqueraded.
     pub client_address_keys: Option<PathBuf>,
@@ -152,15 +152,15 @@ pub struct Config {
 const HEADER_PORT: u16 = 6099;
 
 impl Config {
-    /// Returns the UDP port of outer headers; None if this node neither puts one on nor takes one off.
-    /// With `masquerade: mark` the node's rules replace the client's address before a header could
-    /// keep it.
+    /// Returns the UDP port of outer headers; None if this node neither puts one on nor takes one
+    /// off. With `masquerade: mark` the node's rules replace the client's address before a header
+    /// could keep it.
     pub fn header_port(&self) -> Option<u16> {
         let has_keys = self.client_address_keys.is_some();
         (has_keys && self.masquerade == Masquerade::Full).then_some(self.client_address_port)
     }
-    /// Returns what endpoints see of clients that are masqueraded, for services whose annotation does
-    /// not say it; None if this node puts no outer headers on.
+    /// Returns what endpoints see of clients that are masqueraded, for services whose annotation
+    /// does not say it; None if this node puts no outer headers on.
     pub fn client_addresses(&self) -> Option<ClientAddress> {
         self.header_port().map(|_| self.client_address)
     }

@@ -43,8 +43,8 @@ pub struct NodeView {
     pub answer_ping: bool,
     /// How a new flow gets its backend, for services whose annotation does not say it.
     pub selection: Selection,
-    /// What endpoints see of clients that are masqueraded, for services whose annotation does not say
-    /// it; None if this node puts no outer headers on.
+    /// What endpoints see of clients that are masqueraded, for services whose annotation does not
+    /// say it; None if this node puts no outer headers on.
     pub client_address: Option<ClientAddress>,
     /// The nodes whose agents take outer headers off.
     pub takers: BTreeSet<Arc<str>>,

@@ -38,8 +38,8 @@ pub struct Service {
     /// How a new flow gets its backend, as the service's annotation says; None: the setting
     /// `portolan.selection` counts.
     pub selection: Option<Selection>,
-    /// Whether the service's clients keep their addresses, as its annotation says; None: the setting
-    /// `portolan.clientAddress` counts.
+    /// Whether the service's clients keep their addresses, as its annotation says; None: the
+    /// setting `portolan.clientAddress` counts.
     pub client_address: Option<ClientAddress>,
     pub internal_local: bool,
     pub external_local: bool,
