@@ -5,6 +5,7 @@
 
 use config::{Config, Forwarding, LocalDetection, Xdp, telemetry, waits_for_start};
 use control::{
+    model::ClientAddress,
     object::Warning,
     warnings::{Topic, Warnings},
 };
@@ -144,6 +145,13 @@ pub fn config_warnings(config: &Config) -> Vec<Warning> {
             reason: "it has no effect with portolan.forwarding: stack, because XDP takes only what the stack has let pass before; set portolan.forwarding to auto".to_owned(),
         });
     }
+    let takes_part = config.header_port().is_some() && config.agents_service.is_some();
+    if config.client_address == ClientAddress::Keep && !takes_part {
+        about.push(Warning {
+            object: "portolan.clientAddress".to_owned(),
+            reason: "clients do not keep their addresses: that needs portolan.clientAddressKeys, portolan.agentsService and portolan.masquerade: full".to_owned(),
+        });
+    }
     about.extend(config.ignored.iter().cloned());
     about
 }
@@ -167,12 +175,17 @@ mod tests {
             ignored_flags: vec!["--cluster-cidr".to_owned(), "--proxy-mode".to_owned()],
             ..usual()
         };
+        let keep = Config {
+            client_address: ClientAddress::Keep,
+            ..usual()
+        };
         let overridden = "command line: beside a configuration file --cluster-cidr, --proxy-mode have no effect, as with kube-proxy; set them in the file, or remove them";
         for (config, expected) in [
             (usual(), None),
             (xdp(Forwarding::Auto), None),
             (xdp(Forwarding::Stack), Some("portolan.xdp: ")),
             (flags, Some(overridden)),
+            (keep, Some("portolan.clientAddress: ")),
         ] {
             let warnings = config_warnings(&config);
             assert_eq!(warnings.len(), usize::from(expected.is_some()));
