@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Calls bpf(2) for programs written instruction by instruction: loads, pins and attaches them.
 //! Used for other software's programs next to the agent's, and for the bare programs of benchmarks.
+//! Also changes values of pinned arrays, by which tests make portolan's flows older.
 
 use std::{
     ffi::CString,
-    io,
+    io::{self, ErrorKind},
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     path::Path,
@@ -16,10 +17,11 @@ use anyhow::{Context, Result};
 
 /// Commands of bpf(2).
 const MAP_CREATE: i64 = 0;
-pub(crate) const MAP_LOOKUP: i64 = 1;
-pub(crate) const MAP_UPDATE: i64 = 2;
+const MAP_LOOKUP: i64 = 1;
+const MAP_UPDATE: i64 = 2;
 const PROG_LOAD: i64 = 5;
 const OBJ_PIN: i64 = 6;
+const OBJ_GET: i64 = 7;
 const LINK_CREATE: i64 = 28;
 
 /// The number of the helper `bpf_map_lookup_elem`.
@@ -31,8 +33,7 @@ pub(crate) const CALL_LOOKUP: i32 = 1;
 #[repr(C)]
 pub struct Instruction(pub u8, pub u8, pub i16, pub i32);
 
-/// The verdict that passes a packet on to the next program: `TC_ACT_UNSPEC`, which tcx calls
-/// `TCX_NEXT`.
+/// The verdict that passes a packet on to the next program: `TC_ACT_UNSPEC`, or `TCX_NEXT`.
 pub const PASS: i32 = -1;
 
 /// Returns a program that returns `verdict` for every packet: `r0 = verdict; exit`.
@@ -108,10 +109,13 @@ pub fn load(program: &[Instruction]) -> Result<OwnedFd> {
     load_with(SCHED_CLS, 0, program)
 }
 
+/// The XDP hook of an interface.
+pub(crate) const XDP_HOOK: u32 = 37;
+
 /// Loads an XDP program.
 pub fn load_xdp(program: &[Instruction]) -> Result<OwnedFd> {
-    const TYPE_AND_HOOK: [u32; 2] = [6, 37];
-    load_with(TYPE_AND_HOOK[0], TYPE_AND_HOOK[1], program)
+    const XDP: u32 = 6;
+    load_with(XDP, XDP_HOOK, program)
 }
 
 /// A hook of a cgroup at which a program decides whether something is permitted: 0 refuses.
@@ -125,7 +129,7 @@ pub enum CgroupHook {
 
 impl CgroupHook {
     /// Returns the type of its programs, and its own number (`enum bpf_attach_type`).
-    const fn numbers(self) -> [u32; 2] {
+    pub(crate) const fn numbers(self) -> [u32; 2] {
         match self {
             Self::Connect => [18, 10],
             Self::Egress => [8, 1],
@@ -133,20 +137,9 @@ impl CgroupHook {
     }
 }
 
-/// Loads a program and attaches it to a cgroup, beside those of others. The returned link keeps the
-/// program attached.
-pub fn attach_cgroup(
-    hook: CgroupHook,
-    program: &[Instruction],
-    cgroup: BorrowedFd<'_>,
-) -> Result<OwnedFd> {
-    let [kind, number] = hook.numbers();
-    let program = load_with(kind, number, program)?;
-    link(program.as_fd(), cgroup.as_raw_fd() as u32, number, 0)
-}
-
-/// Attaches a program to a hook (`enum bpf_attach_type`) of an interface or a cgroup.
-fn link(program: BorrowedFd<'_>, target: u32, hook: u32, flags: u32) -> Result<OwnedFd> {
+/// Attaches a program to a hook (`enum bpf_attach_type`) of an interface of the caller's network
+/// namespace, by its index, or of a cgroup. The returned link keeps the program attached.
+pub(crate) fn attach(program: &OwnedFd, target: u32, hook: u32, flags: u32) -> Result<OwnedFd> {
     let program = program.as_raw_fd() as u32;
     let request = [program, target, hook, flags, 0, 0, 0, 0];
     // SAFETY: the request holds no pointer.
@@ -155,7 +148,7 @@ fn link(program: BorrowedFd<'_>, target: u32, hook: u32, flags: u32) -> Result<O
 }
 
 /// Loads a program of this type, for this attach type.
-fn load_with(kind: u32, attach_type: u32, program: &[Instruction]) -> Result<OwnedFd> {
+pub(crate) fn load_with(kind: u32, attach_type: u32, program: &[Instruction]) -> Result<OwnedFd> {
     let mut log = vec![0u8; 1 << 16];
     let request = LoadRequest {
         kind,
@@ -188,31 +181,6 @@ pub fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
         .with_context(attempt)
 }
 
-/// Attaches a program to an interface of the caller's network namespace by tcx: before all other
-/// programs if `first`, else after them. The returned link keeps the program attached.
-pub(crate) fn attach_tcx(
-    program: BorrowedFd<'_>,
-    interface: u32,
-    egress: bool,
-    first: bool,
-) -> Result<OwnedFd> {
-    const TCX_INGRESS: u32 = 46;
-    const TCX_EGRESS: u32 = 47;
-    const BEFORE: u32 = 1 << 3;
-    let kind = if egress { TCX_EGRESS } else { TCX_INGRESS };
-    link(program, interface, kind, if first { BEFORE } else { 0 })
-}
-
-/// Attaches a program at the XDP hook of an interface: of its driver, or, if `generic`, of the
-/// network stack. The returned link keeps the program attached.
-pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32, generic: bool) -> Result<OwnedFd> {
-    const XDP: u32 = 37;
-    const SKB_MODE: u32 = 1 << 1;
-    const DRV_MODE: u32 = 1 << 2;
-    let mode = if generic { SKB_MODE } else { DRV_MODE };
-    link(program, interface, XDP, mode)
-}
-
 /// Makes a map for tail calls (BPF_MAP_TYPE_PROG_ARRAY) with one element, which holds `program`.
 pub fn slot_with(program: BorrowedFd<'_>) -> Result<OwnedFd> {
     const PROG_ARRAY: u32 = 3;
@@ -227,6 +195,34 @@ pub fn slot_with(program: BorrowedFd<'_>) -> Result<OwnedFd> {
     // SAFETY: the pointers are to a live key and value of four bytes.
     unsafe { call(MAP_UPDATE, &request) }.context("put a program into an array")?;
     Ok(slot)
+}
+
+/// Calls `change` with the index and the value, of `size` bytes, of every element of the array
+/// pinned at `path`. If `change` returns true, the value is written back.
+pub fn change_pinned(
+    path: &Path,
+    size: usize,
+    mut change: impl FnMut(usize, &mut [u8]) -> bool,
+) -> Result<()> {
+    let attempt = || format!("change the map {}", path.display());
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path is a live, terminated string.
+    let map = unsafe { create(OBJ_GET, &[name.as_ptr() as u64, 0]) }.with_context(attempt)?;
+    let mut value = vec![0; size];
+    for index in 0_u32.. {
+        let (key, found) = ((&raw const index) as u64, value.as_mut_ptr() as u64);
+        let request = [map.as_raw_fd() as u64, key, found, 0];
+        // SAFETY: key and value are live and have the map's sizes.
+        match unsafe { call(MAP_LOOKUP, &request) } {
+            Err(error) if error.kind() == ErrorKind::NotFound => break,
+            done => done.with_context(attempt)?,
+        };
+        if change(index as usize, &mut value) {
+            // SAFETY: as above.
+            unsafe { call(MAP_UPDATE, &request) }.with_context(attempt)?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes a map of this type with one element, whose value has `size` bytes.
@@ -249,7 +245,7 @@ unsafe fn create<T>(command: i64, request: &T) -> io::Result<OwnedFd> {
 /// # Safety
 /// `request` must be the part of the kernel's `union bpf_attr` that the command reads, and every
 /// pointer in it valid for what the command does.
-pub(crate) unsafe fn call<T>(command: i64, request: &T) -> io::Result<i32> {
+unsafe fn call<T>(command: i64, request: &T) -> io::Result<i32> {
     let request: *const T = request;
     // SAFETY: the request is live and has the size that is given; the rest is the caller's promise.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, request, size_of::<T>()) };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes programs of an ELF object so that every kernel refuses them. Used by tests of what the
-//! agent does then.
+//! Changes programs of an ELF object so that every kernel refuses them, for tests of the agent.
 
 /// The eBPF instruction that calls the helper function 9999, which does not exist.
 const BROKEN: [u8; 8] = [0x85, 0, 0, 0, 0x0f, 0x27, 0, 0];

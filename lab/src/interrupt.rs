@@ -10,8 +10,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 /// Set by the first SIGINT, SIGTERM or SIGHUP.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Installs the signal handlers: the first signal sets [`INTERRUPTED`], a second one ends the
-/// process at once.
+/// Installs the signal handlers: the first signal sets [`INTERRUPTED`], a second one exits at once.
 pub fn catch() -> Result<()> {
     extern "C" fn cancel(_: libc::c_int) {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {
@@ -19,11 +18,8 @@ pub fn catch() -> Result<()> {
             unsafe { libc::_exit(130) }
         }
     }
-    let action = SigAction::new(
-        SigHandler::Handler(cancel),
-        SaFlags::SA_RESTART,
-        SigSet::empty(),
-    );
+    let handler = SigHandler::Handler(cancel);
+    let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         // SAFETY: the handler stores to an atomic and may call _exit: both are async-signal-safe.
         unsafe { sigaction(signal, &action) }.with_context(|| format!("handle {signal}"))?;

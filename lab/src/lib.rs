@@ -13,7 +13,6 @@ pub mod cases;
 pub mod interrupt;
 pub mod load;
 pub mod node;
-pub mod pinned;
 pub mod random;
 pub mod traffic;
 

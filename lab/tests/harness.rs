@@ -38,35 +38,24 @@ const OTHER_PORT: &str =
 const DAMAGE: &str = "type filter hook forward priority -150; ip daddr 10.40.1.10 udp length > 500 @th,800,8 set 0xff";
 
 const KEPT: &str = "{backends: ['10.40.1.10:8080'], masquerade: false}";
-const MASQUERADED: &str = "{backends: ['10.40.1.10:8080'], masquerade: true}";
+const HIDDEN: &str = "{backends: ['10.40.1.10:8080'], masquerade: true}";
 const BOTH: &str = "{backends: ['10.40.1.10:8080', '10.40.2.10:8080']}";
 const STICKY: &str = "{backends: ['10.40.1.10:8080', '10.40.2.10:8080'], sticky: true}";
-const EXPECTATIONS: [&str; 7] = [
-    KEPT,
-    MASQUERADED,
-    BOTH,
-    STICKY,
-    "reject",
-    "drop",
-    "untouched",
-];
+const EXPECTATIONS: [&str; 7] = [KEPT, HIDDEN, BOTH, STICKY, "reject", "drop", "untouched"];
 
 /// The rules of each proxy, and the expectations that it fulfils, behind a protocol if only with
 /// that one; it fails all others. What nobody answers fulfils `drop`.
 #[rstest]
 #[case::none(&[], &["untouched", "drop"])]
 #[case::translates(&[TO_POD], &[KEPT, STICKY])]
-#[case::masquerades(&[TO_POD, MASQUERADE], &[MASQUERADED, STICKY])]
+#[case::masquerades(&[TO_POD, MASQUERADE], &[HIDDEN, STICKY])]
 #[case::spreads(&[TO_BOTH], &[BOTH])]
 #[case::answers_from_elsewhere(&[ONE_WAY], &["TCP drop"])]
 #[case::drops(&[DROP], &["drop"])]
 #[case::refuses(&[REFUSE], &["reject"])]
 #[case::prohibits(&[PROHIBIT], &[])]
 #[case::changes_the_port(&[OTHER_PORT], &["drop"])]
-fn only_the_right_proxy_fulfils_an_expectation(
-    #[case] chains: &[&str],
-    #[case] fulfilled: &[&str],
-) {
+fn only_the_right_proxy_fulfils_expectations(#[case] chains: &[&str], #[case] fulfilled: &[&str]) {
     let flow = |protocol: &str, expect: &str| {
         format!(
             "{{from: 203.0.113.9, to: '198.51.100.1:8080', protocol: {protocol}, expect: {expect}}}"
@@ -109,14 +98,11 @@ fn checked<K: Copy>(chains: &[&str], flows: &[(K, String)]) -> Vec<(K, bool)> {
     let unlimited = topology.node.set(&[("ipv4/icmp_ratemask", "0")]);
     unlimited.expect("a kernel parameter");
     let chains = chains.iter().enumerate();
-    let chains: String = chains
-        .map(|(n, chain)| format!("chain c{n} {{\n{chain}\n}}\n"))
-        .collect();
+    let chains = chains.map(|(n, chain)| format!("chain c{n} {{\n{chain}\n}}\n"));
+    let chains: String = chains.collect();
     let table = format!("table inet lab {{\n{chains}}}\n");
-    topology
-        .node
-        .feed("nft", &["-f", "-"], &table)
-        .expect("rules");
+    let fed = topology.node.feed("nft", &["-f", "-"], &table);
+    fed.expect("rules");
     let endpoints = cluster::endpoints(ENDPOINTS, "node-a").expect("endpoints");
     let cgroup = Cgroup::new().expect("a cgroup");
     let host = SocketBalancing::Host;
@@ -127,9 +113,8 @@ fn checked<K: Copy>(chains: &[&str], flows: &[(K, String)]) -> Vec<(K, bool)> {
             "{{case: x, node: {{name: node-a, ips: [192.168.40.2]}}, steps: [{{flows: [{flow}]}}]}}"
         );
         let case = Case::parse(&case).expect("a flow");
-        let found = tried
-            .check(&case.steps[0].flows[0])
-            .expect("the flow is tried");
+        let found = tried.check(&case.steps[0].flows[0]);
+        let found = found.expect("the flow is tried");
         seen.push((*key, found.is_ok()));
     }
     seen

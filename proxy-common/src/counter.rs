@@ -88,8 +88,6 @@ counters! {
     /// Translated at the socket without an entry, because the sockets map is full: getpeername
     /// shows the backend.
     SocketTableFull = "socket_table_full",
-    /// A bind to a served node port that was refused (reserveNodePorts).
-    BindRefused = "bind_refused_node_port",
     /// A flow that was not established gave way to another one less than 30 s after its last
     /// packet. Counted beside the packet that needed the room.
     FlowEvictedEarly = "flow_evicted_early",

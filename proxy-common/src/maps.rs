@@ -67,14 +67,31 @@ names! {
 /// The flow tables of versions before this one, hash maps: a succession reads them.
 pub const HASHED_FLOWS: [&str; 2] = ["flows_v4", "flows_v6"];
 
-/// Bits of the word in the map [`DRAINED`], while programs with new maps take over from those with
-/// old maps.
+/// The word in the map [`DRAINED`]: two bits, while programs with new maps take over from those
+/// with old maps, and above them until when the programs serve without an agent.
 pub mod generation {
+    use crate::flow::offload::clock;
+
     /// The programs with new maps have taken over: the programs of this map begin no flows.
     pub const DRAINED: u32 = 1;
     /// The programs of this map run after the programs with other maps, and see the packets that
     /// these pass on, even translated ones.
     pub const BEHIND: u32 = 2;
+    /// The lowest bit of the time, which is 0 if the programs serve for ever.
+    const TIME: u32 = 2;
+
+    /// Returns the word with these bits of `word` for programs that serve until `time`, in
+    /// nanoseconds of the monotonic clock; without one, for ever.
+    pub fn serving_until(word: u32, time: Option<u64>) -> u32 {
+        let units = time.map_or(0, |time| clock(time) + 1);
+        word & (DRAINED | BEHIND) | units << TIME
+    }
+
+    /// Whether no agent has run for so long that the programs leave what begins to others.
+    #[inline(always)]
+    pub fn is_abandoned(word: u32, now: impl FnOnce() -> u64) -> bool {
+        word >> TIME != 0 && clock(now()) >= word >> TIME
+    }
 }
 
 /// Number of slots of the map `direct`: direct conversations with a backend, not through a service.
@@ -181,4 +198,23 @@ pub mod capacity {
     pub const MACS: usize = 4_096;
     /// Interfaces with an XDP program.
     pub const UPLINKS: usize = 256;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::generation::{BEHIND, DRAINED, is_abandoned, serving_until};
+
+    #[test]
+    fn programs_give_way_once_no_agent_has_come_for_the_time_that_they_were_given() {
+        const HOUR: u64 = 3_600_000_000_000;
+        let word = serving_until(DRAINED | BEHIND, Some(6 * HOUR));
+        assert!(!is_abandoned(word, || 6 * HOUR) && is_abandoned(word, || 6 * HOUR + HOUR / 60));
+        assert_eq!(word & 3, DRAINED | BEHIND);
+        // An agent that comes back changes the time only; without one nothing asks the clock.
+        let word = serving_until(word, Some(13 * HOUR));
+        assert!(!is_abandoned(word, || 7 * HOUR));
+        let for_ever = serving_until(word, None);
+        assert_eq!(for_ever, DRAINED | BEHIND);
+        assert!(!is_abandoned(for_ever, || unreachable!()));
+    }
 }

@@ -5,9 +5,6 @@
 pub use crate::ranges::RANGES;
 use crate::{Addr, Prefix, V4, V6, masquerade::PortRanges, ranges::Ranges, verdict::Policy};
 
-/// Mark of the agent's own sockets, which may bind every port.
-pub const OWN_SOCKET: u32 = 0x2000;
-
 /// The node's settings. The agent replaces them completely; a packet in flight may see some fields
 /// old and some new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,8 +48,6 @@ impl Settings {
     pub const POD_SOCKETS: u32 = 1 << 4;
     /// There are cgroups excepted from socket balancing: see the `exceptions` map.
     pub const SOCKET_EXCEPTIONS: u32 = 1 << 5;
-    /// `reserveNodePorts`: no process of the node may bind a served node port.
-    pub const RESERVE_NODE_PORTS: u32 = 1 << 6;
     /// Pods are detected by the interface that their packets come in by: see
     /// [`crate::maps::interface`].
     pub const PODS_BY_INTERFACE: u32 = 1 << 7;

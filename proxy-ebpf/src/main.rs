@@ -131,16 +131,6 @@ pub fn receive_v6(ctx: SockAddrContext) -> i32 {
     }
 }
 
-#[cgroup_sock_addr(bind4)]
-pub fn bind_v4(ctx: SockAddrContext) -> i32 {
-    socket::bind::<AsV4>(SockAddr::new(&ctx))
-}
-
-#[cgroup_sock_addr(bind6)]
-pub fn bind_v6(ctx: SockAddrContext) -> i32 {
-    socket::bind::<AsV6>(SockAddr::new(&ctx))
-}
-
 #[cgroup_sock(sock_release)]
 pub fn release(ctx: SockContext) -> i32 {
     socket::release(ctx)

@@ -77,14 +77,6 @@ pub fn peer_name_v4(ctx: SockAddrContext) -> i32 {
 pub fn peer_name_v6(ctx: SockAddrContext) -> i32 {
     tell_v6(&ctx, Hook::PeerName)
 }
-#[cgroup_sock_addr(bind4)]
-pub fn bind_v4(ctx: SockAddrContext) -> i32 {
-    tell_v4(&ctx, Hook::Bind)
-}
-#[cgroup_sock_addr(bind6)]
-pub fn bind_v6(ctx: SockAddrContext) -> i32 {
-    tell_v6(&ctx, Hook::Bind)
-}
 
 /// Keeps the decision of the previous programs.
 const PROCEED: i32 = 1;
@@ -158,7 +150,7 @@ fn tell<A: Addr>(
         tuple.family = if A::BITS == V4::BITS { 4 } else { 6 };
         // MPTCP's number needs more than eight bits.
         tuple.protocol = Protocol(if protocol > 0xff { 0 } else { protocol as u8 });
-        if matches!(hook, Hook::Receive | Hook::Bind) {
+        if matches!(hook, Hook::Receive) {
             (tuple.src, tuple.src_port) = (address, port);
         } else {
             (tuple.dst, tuple.dst_port) = (address, port);
@@ -205,9 +197,6 @@ fn entry<A: Addr>(
     hook: Hook,
     (buckets, sockets): Entries<A>,
 ) -> Option<(*mut SocketEntry<A>, bool)> {
-    if hook as u8 == Hook::Bind as u8 {
-        return None;
-    }
     let cookie = SocketCookie::new(cookie);
     let restores = matches!(hook, Hook::Receive | Hook::PeerName);
     let fits = |entry: *mut SocketEntry<A>| {

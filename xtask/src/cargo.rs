@@ -21,8 +21,7 @@ pub(crate) const AGENT_PACKAGE: &str = "proxy-user";
 const AGENT_PROGRAM: &str = "portolan";
 
 /// cargo arguments that select every package that the host's compiler can build. Always the same
-/// ones: with another selection cargo would choose other features, and build most dependencies once
-/// more.
+/// ones: with others cargo would choose other features, and build most dependencies once more.
 pub(crate) const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", KERNEL_PACKAGE];
 
 /// Returns the root folder of the git clone that xtask was built from.
@@ -87,8 +86,7 @@ pub(crate) fn build_with_agent(target: [&str; 2], release: bool) -> Result<()> {
     command::check(&mut command, "build the agent")
 }
 
-/// Returns cargo's command that runs one program of the tested packages, such as `--bench compare`.
-/// The program's own arguments are to be added.
+/// Returns cargo's command that runs a program, such as `--bench compare`; its arguments follow.
 pub(crate) fn program(subcommand: &str, kind: &str, name: &str) -> Command {
     let mut command = cargo(subcommand);
     command
@@ -98,13 +96,8 @@ pub(crate) fn program(subcommand: &str, kind: &str, name: &str) -> Command {
     command
 }
 
-/// Builds the integration test `target` and returns the path of its program.
-pub(crate) fn build_test(target: &str) -> Result<PathBuf> {
-    build_test_by(target, |_| ())
-}
-
-/// Does the same as `build_test`; `add` adds arguments to cargo's command.
-pub(crate) fn build_test_by(target: &str, add: impl FnOnce(&mut Command)) -> Result<PathBuf> {
+/// Builds the integration test `target` and returns its program's path. `add` adds arguments.
+pub(crate) fn build_test(target: &str, add: impl FnOnce(&mut Command)) -> Result<PathBuf> {
     let what = format!("build the test program {target}");
     let mut command = cargo("test");
     add(&mut command);
@@ -177,8 +170,7 @@ impl Workspace {
         number.as_u64().unwrap_or(0) as usize
     }
 
-    /// Returns the budget of a stage of `cargo xtask test` in the workspace's Cargo.toml, by the
-    /// stage's name or its first word.
+    /// Returns the budget of a stage of `cargo xtask test`, by the stage's name or its first word.
     pub(crate) fn stage_budget(&self, stage: &str) -> Budget {
         let budgets = &self.0["metadata"]["budget"];
         let first = stage.split(' ').next().unwrap_or_default();

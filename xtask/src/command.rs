@@ -13,8 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::host;
 
-/// Returns a command of `program`, a path or the name of one that `host` finds, whose arguments are
-/// the words of a text.
+/// Returns a command of a program, by path or by name, with the words of a text as arguments.
 pub(crate) fn of(program: impl AsRef<OsStr>, words: &str) -> Command {
     let program = program.as_ref();
     let found = program.to_str().and_then(host::find_program);
@@ -34,8 +33,7 @@ pub(crate) fn check(command: &mut Command, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command without showing its output, and returns its stdout. An error begins with `what`
-/// and contains the output.
+/// Runs a command and returns its stdout. An error begins with `what` and contains the output.
 pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
     let output = command.output().with_context(|| start(what, command))?;
     stdout(&output, what)

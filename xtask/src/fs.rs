@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads and writes files and folders; unlike those of `std::fs`, errors name the path. Used by all
-//! commands of xtask.
+//! Reads and writes files and folders; unlike those of `std::fs`, errors name the path.
 
 use std::{
     fs, io,
@@ -31,7 +30,11 @@ pub(crate) fn write(file: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result
 }
 
 /// Writes a file under another name first: the old one may be in use, and nobody sees half of it.
+/// One that has this content keeps its modification time.
 pub(crate) fn replace(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    if fs::read(file).is_ok_and(|old| old == content.as_ref()) {
+        return Ok(());
+    }
     let partial = file.with_extension("partial");
     write(&partial, content)?;
     rename(&partial, file)
@@ -90,8 +93,7 @@ pub(crate) fn tail(file: &Path, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-/// Returns the SHA-256 of a content in hexadecimal: releases, images and the cache name contents
-/// by it.
+/// Returns the SHA-256 of a content in hexadecimal, a name in releases, images and the cache.
 pub(crate) fn sha256(content: impl AsRef<[u8]>) -> String {
     let digest = Sha256::digest(content);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()

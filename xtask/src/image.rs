@@ -4,6 +4,7 @@
 use std::{env, path::PathBuf};
 
 use anyhow::{Result, ensure};
+use serde_json::Value;
 
 use crate::{
     cargo::{self, AGENT_PACKAGE},
@@ -55,15 +56,13 @@ pub(crate) fn name() -> String {
     format!("{NAME}:{VERSION}")
 }
 
-/// Builds the image and returns the path of its archive. The archive file is written again only if
-/// its content has changed.
+/// Builds the image and returns its archive's path. An unchanged archive is not written again.
 pub(crate) fn archive() -> Result<PathBuf> {
     pack(&built(&[Arch::OWN], FOLDER)?)
 }
 
 /// Builds the binary for each architecture in the folder target/`target`, and copies it into
-/// target/image. The copy for this machine is named `portolan`; the other names end with the
-/// architecture.
+/// target/image: as `portolan` for this machine, else with the architecture at the name's end.
 pub(crate) fn built(archs: &[Arch], target: &str) -> Result<Vec<(Arch, PathBuf)>> {
     let build_one = |arch: &Arch| {
         let name = match *arch {
@@ -86,12 +85,9 @@ fn folder() -> PathBuf {
 
 fn pack(binaries: &[(Arch, PathBuf)]) -> Result<PathBuf> {
     let archive = folder().join(format!("portolan-{VERSION}.tar"));
-    let image = index(&read(binaries)?, &[])?;
-    // A file with the same content keeps its modification time, so that nodes which have the image
-    // need not import it again.
-    if fs::read(&archive).ok().as_ref() != Some(&image) {
-        fs::write(&archive, image)?;
-    }
+    let image = index(&name(), &read(binaries)?, &labels(&[]), Ok)?;
+    // Nodes which have the image need not import it again, as long as the file keeps its time.
+    fs::replace(&archive, image)?;
     Ok(archive)
 }
 
@@ -101,10 +97,8 @@ pub(crate) fn read(binaries: &[(Arch, PathBuf)]) -> Result<Vec<(Arch, Vec<u8>)>>
     binaries.iter().map(read).collect()
 }
 
-/// Returns the OCI archive of one image for all architectures of `binaries`.
-pub(crate) fn index(binaries: &[(Arch, Vec<u8>)], more: &[(&str, &str)]) -> Result<Vec<u8>> {
-    let layer = |(_, content): &(Arch, Vec<u8>)| Blob::of_file(NAME, content);
-    let layers = binaries.iter().map(layer).collect::<Result<Vec<_>>>()?;
+/// Returns the annotations of images and charts, as a JSON object; `more`: those of a release.
+pub(crate) fn labels(more: &[(&str, &str)]) -> Value {
     let own = [
         ("title", NAME),
         ("description", "A service proxy for Kubernetes in eBPF"),
@@ -115,15 +109,25 @@ pub(crate) fn index(binaries: &[(Arch, Vec<u8>)], more: &[(&str, &str)]) -> Resu
         let name = format!("org.opencontainers.image.{name}");
         (name, (*value).to_owned())
     };
-    let labels: Vec<_> = own.iter().chain(more).map(label).collect();
-    let name = name();
+    own.iter().chain(more).map(label).collect()
+}
+
+/// Returns the OCI archive of one image for all architectures; `pack` may compress its layers.
+pub(crate) fn index(
+    name: &str,
+    binaries: &[(Arch, Vec<u8>)],
+    labels: &Value,
+    pack: impl Fn(Blob) -> Result<Blob>,
+) -> Result<Vec<u8>> {
+    let layer = |(_, content): &(Arch, Vec<u8>)| pack(Blob::of_file(NAME, content)?);
+    let layers = binaries.iter().map(layer).collect::<Result<Vec<_>>>()?;
     let image = |((arch, _), layer): (&(Arch, Vec<u8>), _)| Image {
-        name: &name,
+        name,
         arch: *arch,
         layers: vec![layer],
         entrypoint: vec!["/portolan"],
         arguments: vec!["run"],
-        labels: &labels,
+        labels,
     };
     let images: Vec<_> = binaries.iter().zip(&layers).map(image).collect();
     oci::archive(&images)
@@ -165,9 +169,6 @@ fn remapped() -> String {
         Some(format!("--remap-path-prefix={folder}={name}"))
     };
     let named = [(root, "/portolan"), (cargo_home, "/cargo")];
-    named
-        .into_iter()
-        .filter_map(flag)
-        .collect::<Vec<_>>()
-        .join(" ")
+    let flags = named.into_iter().filter_map(flag);
+    flags.collect::<Vec<_>>().join(" ")
 }

@@ -48,8 +48,6 @@ enum Bench {
     Packet,
     /// Many agents with one API server, beside as many kube-proxies
     Fleet,
-    /// From parsed objects to plans, and to the last map write
-    Planner,
 }
 
 /// Runs one benchmark; each pins itself to one CPU.
@@ -58,7 +56,6 @@ pub(crate) fn bench(arguments: &Arguments) -> Result<()> {
     let mut command = match arguments.bench {
         Bench::Packet => built("bench", "packet")?,
         Bench::Fleet => prepare("bench", FLEET)?,
-        Bench::Planner => built("bench", "planner")?,
     };
     command::check(command.args(arguments.passed.words()), "run the benchmark")
 }
@@ -90,8 +87,7 @@ pub(crate) fn demo(passed: &Passed) -> Result<()> {
     command::check(&mut command, "run the demo")
 }
 
-/// Records anew in proxy-user/kube-proxy what a real kube-proxy does with settings, and its
-/// metrics.
+/// Records anew in proxy-user/kube-proxy a real kube-proxy's metrics, and what settings mean to it.
 pub(crate) fn ask_kube_proxy() -> Result<()> {
     const TARGET: &str = "kube_proxy";
     setup::run_as_root("the lab")?;
@@ -102,8 +98,7 @@ pub(crate) fn ask_kube_proxy() -> Result<()> {
     command::check(command.arg("--folder").arg(folder), "ask kube-proxy")
 }
 
-/// Builds the agent and a benchmark; returns the command that runs the benchmark by `cargo bench`
-/// or `cargo test`.
+/// Builds the agent and a benchmark; returns the command that runs it by cargo's `bench` or `test`.
 fn built(subcommand: &str, target: &str) -> Result<Command> {
     cargo::build_with_agent(["--bench", target], subcommand == "bench")?;
     Ok(cargo::program(subcommand, "--bench", target))
@@ -150,7 +145,7 @@ pub(crate) fn conformance(passed: &Passed) -> Result<()> {
     setup::run_as_root("the conformance runner")?;
     // `cargo test` does not start this program: its count must be the last line of the output, and
     // cargo would print another one.
-    let mut command = Command::new(cargo::build_test(CONFORMANCE)?);
+    let mut command = Command::new(cargo::build_test(CONFORMANCE, |_| ())?);
     if passed.words().any(|word| word.ends_with(API)) {
         go::offer_control_plane(&mut command)?;
     }

@@ -45,15 +45,16 @@ enum Command {
     /// Live an ordinary life on a node until ports and pods have come round, or disturb it by
     /// `--disturb`; nothing may fail (root)
     Soak(lab::Passed),
-    /// Show the main job on a node made of network namespaces (root)
+    /// Show the main job on a node made of network namespaces; --keep: let it stay (root)
     Demo(lab::Passed),
     /// Run conformance cases against the real agent (root)
     Conformance(lab::Passed),
     /// Build the container image as an OCI archive
     Image(image::Arguments),
-    /// Make everything that a release has: image, archives, chart, bills of materials, checksums
+    /// Make everything that a release has: image, archives, chart, bills of materials,
+    /// checksums, a signature
     Release(release::Arguments),
-    /// Boot Debian's kernels in qemu, run tests in each, and write docs/dev/kernels.md (root)
+    /// Boot Debian's kernels in qemu, run tests in each, and write what came of it (root)
     Kernels(kernels::Arguments),
     /// Build real nodes and a control plane on this machine, with portolan or kube-proxy (root)
     #[command(subcommand)]

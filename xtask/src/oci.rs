@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes OCI archives of container images, without a docker daemon. Used by `image` and `cluster`.
+//! Writes OCI archives of images and of a chart, for `image`, `release` and `cluster`.
+
+use std::io::Write;
 
 use anyhow::{Context, Result};
+use flate2::{Compression, GzBuilder};
 use serde_json::{Value, json};
 
 use crate::{cross::Arch, fs};
@@ -15,10 +18,14 @@ pub(crate) struct Image<'a> {
     pub(crate) entrypoint: Vec<&'a str>,
     pub(crate) arguments: Vec<&'a str>,
     /// Annotations that registries and scanners show: OCI's name and the value.
-    pub(crate) labels: &'a [(String, String)],
+    pub(crate) labels: &'a Value,
 }
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const CHART: [&str; 2] = [
+    "application/vnd.cncf.helm.config.v1+json",
+    "application/vnd.cncf.helm.chart.content.v1.tar+gzip",
+];
 
 /// A part of an OCI archive, with its digest.
 pub(crate) struct Blob {
@@ -26,6 +33,8 @@ pub(crate) struct Blob {
     content: Vec<u8>,
     /// SHA-256 of the content, in hexadecimal.
     hash: String,
+    /// The same of the content before it was compressed.
+    unpacked: String,
 }
 
 impl Blob {
@@ -37,11 +46,20 @@ impl Blob {
     pub(crate) fn of_file(path: &str, content: &[u8]) -> Result<Self> {
         Ok(Self::layer(tar(&[(path, 0o755, content)])?))
     }
+    /// Compresses a layer, so that a registry holds the same bytes as the archive.
+    pub(crate) fn compressed(self) -> Result<Self> {
+        let media_type = "application/vnd.oci.image.layer.v1.tar+gzip";
+        let made = Self::new(media_type, gzip(&self.content)?);
+        let unpacked = self.unpacked;
+        Ok(Self { unpacked, ..made })
+    }
     fn new(media_type: &'static str, content: Vec<u8>) -> Self {
+        let hash = fs::sha256(&content);
         Self {
             media_type,
-            hash: fs::sha256(&content),
             content,
+            unpacked: hash.clone(),
+            hash,
         }
     }
     fn json(media_type: &'static str, content: &Value) -> Self {
@@ -62,30 +80,17 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
     // The manifests by image name, in the order of each name's first image.
     let mut by_name: Vec<(&str, Vec<Value>)> = Vec::new();
     for image in images {
-        let digests: Vec<_> = image.layers.iter().map(|layer| layer.digest()).collect();
+        let unpacked = image.layers.iter().map(|layer| &layer.unpacked);
+        let digests: Vec<_> = unpacked.map(|hash| format!("sha256:{hash}")).collect();
         let platform = json!({"architecture": image.arch.name(), "os": "linux"});
         let mut config = platform.clone();
         config["rootfs"] = json!({"type": "layers", "diff_ids": digests});
-        let labels = image.labels.iter();
-        let labels: Value = labels
-            .map(|(name, value)| (name.as_str(), value.as_str()))
-            .collect();
         config["config"] = json!({
-            "Entrypoint": image.entrypoint, "Cmd": image.arguments, "Labels": labels,
+            "Entrypoint": image.entrypoint, "Cmd": image.arguments, "Labels": image.labels,
             "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
         });
         let config = Blob::json("application/vnd.oci.image.config.v1+json", &config);
-        let layers: Vec<_> = image
-            .layers
-            .iter()
-            .map(|layer| layer.descriptor())
-            .collect();
-        let kind = "application/vnd.oci.image.manifest.v1+json";
-        let manifest = json!({
-            "schemaVersion": 2, "mediaType": kind, "config": config.descriptor(), "layers": layers,
-            "annotations": labels,
-        });
-        let manifest = Blob::json(kind, &manifest);
+        let manifest = manifest(&config, &image.layers, image.labels);
         let mut listed = manifest.descriptor();
         listed["platform"] = platform;
         match by_name.iter_mut().find(|(name, _)| *name == image.name) {
@@ -96,29 +101,64 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
     }
     let mut listed = Vec::new();
     for (name, platforms) in by_name {
-        let mut entry = match &platforms[..] {
+        let entry = match &platforms[..] {
             [only] => only.clone(),
             several => {
                 made.push(Blob::json(INDEX, &index_of(several)));
                 made[made.len() - 1].descriptor()
             }
         };
+        listed.push((name, entry));
+    }
+    let layers = images.iter().flat_map(|image| image.layers.iter().copied());
+    layout(listed, layers.chain(&made))
+}
+
+/// Returns an OCI archive of a packed chart, as `helm push` makes it. `metadata`: its Chart.yaml.
+pub(crate) fn chart(
+    name: &str,
+    content: Vec<u8>,
+    metadata: &Value,
+    labels: &Value,
+) -> Result<Vec<u8>> {
+    let config = Blob::json(CHART[0], metadata);
+    let layer = Blob::new(CHART[1], content);
+    let manifest = manifest(&config, &[&layer], labels);
+    let listed = vec![(name, manifest.descriptor())];
+    layout(listed, [&layer, &config, &manifest].into_iter())
+}
+
+fn manifest(config: &Blob, layers: &[&Blob], annotations: &Value) -> Blob {
+    let kind = "application/vnd.oci.image.manifest.v1+json";
+    let layers: Vec<_> = layers.iter().map(|layer| layer.descriptor()).collect();
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": kind, "config": config.descriptor(), "layers": layers,
+        "annotations": annotations,
+    });
+    Blob::json(kind, &manifest)
+}
+
+/// Returns an archive with these blobs, and an index with the names and descriptors of `listed`.
+fn layout<'a>(
+    mut listed: Vec<(&str, Value)>,
+    blobs: impl Iterator<Item = &'a Blob>,
+) -> Result<Vec<u8>> {
+    for (name, entry) in &mut listed {
         // containerd reads the annotation with the full name, other tools the one with the tag.
         entry["annotations"] = json!({
             "io.containerd.image.name": full_name(name),
             "org.opencontainers.image.ref.name":
                 name.rsplit_once(':').map_or("latest", |(_, tag)| tag),
         });
-        listed.push(entry);
     }
+    let listed: Vec<_> = listed.into_iter().map(|(_, entry)| entry).collect();
     let index = index_of(&listed).to_string();
     let layout = json!({"imageLayoutVersion": "1.0.0"}).to_string();
     let mut files: Vec<(String, u32, &[u8])> = vec![
         ("oci-layout".to_owned(), 0o644, layout.as_bytes()),
         ("index.json".to_owned(), 0o644, index.as_bytes()),
     ];
-    let layers = images.iter().flat_map(|image| image.layers.iter().copied());
-    for blob in layers.chain(&made) {
+    for blob in blobs {
         let name = format!("blobs/sha256/{}", blob.hash);
         if files.iter().all(|(known, ..)| *known != name) {
             files.push((name, 0o644, blob.content.as_slice()));
@@ -159,9 +199,18 @@ pub(crate) fn tar(files: &[(impl AsRef<str>, u32, impl AsRef<[u8]>)]) -> Result<
     archive.into_inner().context("close the archive")
 }
 
+/// Compresses a content, without a name or a time.
+pub(crate) fn gzip(content: &[u8]) -> Result<Vec<u8>> {
+    let mut writer = GzBuilder::new().write(Vec::new(), Compression::best());
+    writer.write_all(content).context("compress")?;
+    writer.finish().context("compress")
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use std::{collections::BTreeMap, io::Read};
+
+    use flate2::read::GzDecoder;
 
     use super::*;
 
@@ -184,8 +233,9 @@ pub(crate) mod tests {
     fn an_archive_of_images_names_each_blob_by_its_digest() {
         let layer = |name, content: &[u8]| Blob::of_file(name, content).expect("a layer");
         let (shared, own) = (layer("base", b"shared"), layer("portolan", b"binary"));
+        let own = own.compressed().expect("a layer");
         let label = "org.opencontainers.image.version";
-        let named = [(label.to_owned(), "1".to_owned())];
+        let named = json!({label: "1"});
         let image = |name, arch, layers| Image {
             name,
             arch,
@@ -227,8 +277,12 @@ pub(crate) mod tests {
             assert_eq!(config["config"]["Labels"][label], "1");
             assert_eq!(manifest["annotations"][label], "1");
             let layer = &manifest["layers"][1];
-            assert_eq!(config["rootfs"]["diff_ids"][1], layer["digest"]);
-            assert_eq!(unpacked(blob(layer).as_slice())["portolan"].1, b"binary");
+            let mut content = Vec::new();
+            let read = GzDecoder::new(blob(layer).as_slice()).read_to_end(&mut content);
+            read.expect("a compressed layer");
+            assert_eq!(unpacked(content.as_slice())["portolan"].1, b"binary");
+            let content = Blob::layer(content);
+            assert_eq!(config["rootfs"]["diff_ids"][1], content.digest());
         }
     }
 }

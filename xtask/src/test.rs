@@ -45,9 +45,9 @@ enum Suite {
     Maps,
     /// The agent among network namespaces with real sockets and a real API server (root)
     Node,
-    /// Every conformance case in seven settings: pods bridged and routed, socketBalancing all and
+    /// Every conformance case in eight settings: pods bridged and routed, socketBalancing all and
     /// host, forwarding stack and auto, XDP native at the uplink, objects from manifests and
-    /// from a real API server (root)
+    /// from real API servers (root)
     Conformance,
     /// deploy/: the chart and the manifests, also against a real API server
     Deploy,
@@ -60,7 +60,8 @@ enum Suite {
     /// (root)
     Lab,
     /// All of these, and the lints: every kernel of Debian's stable releases; of the conformance
-    /// cases all in one setting, and in the other six the share of the day
+    /// cases all in one setting, and in the other seven the share of the day; the agent with the
+    /// oldest and the newest API server
     All,
 }
 
@@ -80,8 +81,8 @@ const PRIVILEGED: [(Suite, &str); 7] = [
 /// pods of the node there. XDP has one stage, because XDP takes only packets between outside and
 /// other nodes, which are the same in every setting. Source `api` has one stage, because the agent
 /// handles an object the same from any source, and an API server for every case takes a minute
-/// more.
-const SETTINGS: [&str; 7] = [
+/// more; and one with the newest server.
+const SETTINGS: [&str; 8] = [
     "bridge all auto off api",
     "bridge host stack off manifests",
     "bridge host auto off manifests",
@@ -89,12 +90,19 @@ const SETTINGS: [&str; 7] = [
     "routed host stack off manifests",
     "routed host auto off manifests",
     "bridge host auto native manifests",
+    "bridge all auto off api 1.37",
 ];
 const FLAGS: &str = "--plumbing --socket-balancing --forwarding --xdp --source";
 
-/// The test that builds an agent with another layout of its maps, which takes minutes: `cargo xtask
-/// test` leaves it to `all`. tests/maps and the units of datapath test the copying itself.
-const UPGRADES: &str = "handover::draining_upgrades";
+/// Tests of `node` that take minutes: `cargo xtask test` leaves them to `all`. One builds an agent
+/// with another layout of its maps; tests/maps and the units of datapath test the copying itself.
+const LONG: [&str; 2] = ["handover::draining_upgrades", "servers::"];
+
+/// The oldest and the newest version of Kubernetes whose API servers `all` runs, as docs/support.md
+/// has them, each built from the module `kubernetes-VERSION`, and the tests of `node` that have a
+/// server. A stage that has a version in its name runs with that one.
+const VERSIONS: [&str; 2] = ["1.30", "1.37"];
+const WITH_SERVER: [&str; 2] = ["cluster::", "gateways::"];
 
 /// The page with the results of the last `cargo xtask test all`.
 const RESULTS: &str = "docs/dev/results.md";
@@ -134,15 +142,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         stages.push(unit(&workspace, rest));
     }
     for (_, target) in PRIVILEGED.iter().filter(|(suite, _)| wanted(*suite)) {
-        let skipped = match *target {
+        let skipped: &[&str] = match *target {
             // Run in a stage of their own, `fuzz sockets`.
-            SOCKETS => Some(lab::SOCKETS_MODULE),
-            "node" if suite.is_none() => Some(UPGRADES),
-            _ => None,
+            SOCKETS => &[lab::SOCKETS_MODULE],
+            "node" if suite.is_none() => &LONG,
+            _ => &[],
         };
-        let skipped = skipped.map(|name| ["--skip", name].map(str::to_owned));
-        let skipped = skipped.as_ref().map_or(&[][..], |words| &words[..]);
-        stages.push(program(target, target, &[rest, skipped].concat()));
+        let skipped = skipped.iter().flat_map(|name| ["--skip", *name]);
+        let skipped: Vec<_> = skipped.map(str::to_owned).collect();
+        stages.push(program(target, target, &[rest, &skipped].concat()));
+    }
+    for version in VERSIONS.iter().filter(|_| is_all) {
+        let names = WITH_SERVER.map(str::to_owned);
+        stages.push(program(&format!("node {version}"), "node", &names));
     }
     if wanted(Suite::Fuzz) {
         let all = [lab::SOCKETS_MODULE.to_owned()];
@@ -162,11 +174,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
             words.extend(rest.iter().map(String::as_str));
             let words: Vec<_> = words.into_iter().map(str::to_owned).collect();
-            stages.push(program(
-                &format!("{CONFORMANCE} {setting}"),
-                CONFORMANCE,
-                &words,
-            ));
+            let name = format!("{CONFORMANCE} {setting}");
+            stages.push(program(&name, CONFORMANCE, &words));
         }
     }
     if wanted(Suite::Soak) {
@@ -205,19 +214,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 fn facts() -> Result<String> {
     let git = |words| cargo::git(words).unwrap_or_else(|_| "unknown".into());
     let commit = git("rev-parse --short=12 HEAD");
-    let tree = if git("status --porcelain").is_empty() {
-        "clean"
-    } else {
-        "changed"
+    let tree = match git("status --porcelain").is_empty() {
+        true => "clean",
+        false => "changed",
     };
     let mut date = command::of("date", "--utc +%Y-%m-%d,%H:%M");
     let date = command::output(&mut date, "ask for the date")?.replace(',', " at ");
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let processors = fs::read_to_string("/proc/cpuinfo")?;
     let mut lines = processors.lines();
-    let model = lines
-        .find_map(|line| line.strip_prefix("model name\t: "))
-        .unwrap_or(ARCH);
+    let model = lines.find_map(|line| line.strip_prefix("model name\t: "));
+    let model = model.unwrap_or(ARCH);
     let count = thread::available_parallelism().map_or(1, usize::from);
     let (date, kernel) = (date.trim(), kernel.trim());
     Ok(format!(
@@ -277,10 +284,8 @@ fn program(name: &str, target: &str, rest: &[String]) -> Stage {
             again.drain(share..share + 2);
         }
         // A failure begins with the name of the case.
-        let cases = first
-            .failures
-            .iter()
-            .filter_map(|failure| failure.split(' ').next());
+        let cases = first.failures.iter();
+        let cases = cases.filter_map(|failure| failure.split(' ').next());
         again.extend(cases.flat_map(|case| ["--case", case].map(str::to_owned)));
     } else {
         again = ["--exact", "--test-threads=1"].map(str::to_owned).into();
@@ -306,6 +311,10 @@ fn once(name: &str, target: &str, rest: &[String]) -> Stage {
         }
         if target == "node" || has(API) {
             go::offer_control_plane(&mut command)?;
+            if let Some(version) = VERSIONS.iter().find(|version| name.contains(**version)) {
+                let module = format!("kubernetes-{version}");
+                command.env("KUBE_APISERVER", go::program(&module, "kube-apiserver")?);
+            }
         }
         if target == "node" {
             command.env("KUBE_PROXY", go::program("kubernetes", "kube-proxy")?);

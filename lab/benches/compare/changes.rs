@@ -41,18 +41,15 @@ const REST: Duration = Duration::from_micros(300);
 
 /// Connections to services from the client's pod of this node.
 impl World {
-    /// Waits until a service answers and the answering server's name is in `by`, at most for
-    /// `most`.
+    /// Waits until a service answers and the answering server is in `by`, for `most` at most.
     fn wait(&self, to: SocketAddr, by: &[u8], most: Duration) -> Result<()> {
         self.wait_until(to, most, |asked| asked.is_ok_and(|name| by.contains(&name)))
     }
 
-    /// Waits until a service without endpoints refuses connections, which shows that the proxy
-    /// knows the service.
+    /// Waits until a service without endpoints refuses connections: so the proxy knows the service.
     fn wait_refused(&self, to: SocketAddr) -> Result<()> {
-        self.wait_until(to, MOST, |asked| {
-            asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
-        })
+        let is_refusal = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
+        self.wait_until(to, MOST, |asked| asked.is_err_and(is_refusal))
     }
 
     fn wait_until(
@@ -116,11 +113,8 @@ pub(crate) fn start(
     measured.add(START, answered, format!("{answered:.2}"));
     // The processor time includes programs that the proxy starts, once they have ended.
     let processor = processor_time_of_all(pid)?;
-    measured.add(
-        "Processor time until then, s",
-        processor,
-        format!("{processor:.2}"),
-    );
+    let shown = format!("{processor:.2}");
+    measured.add("Processor time until then, s", processor, shown);
     let resident = resident(pid)?;
     measured.add(MEMORY, resident, format!("{resident:.0}"));
     Ok(())
@@ -129,8 +123,7 @@ pub(crate) fn start(
 /// After this time no more changes are begun.
 const ENOUGH: Duration = Duration::from_secs(30);
 
-/// Times single changes, `count` at most, one after the other: first of endpoints, then to new
-/// services.
+/// Times single changes, `count` at most, one by one: first of endpoints, then to new services.
 pub(crate) fn changes(
     world: &World,
     objects: &mut Objects<'_>,
@@ -182,8 +175,7 @@ fn follow(world: &World, objects: &mut Objects<'_>, service: u32) -> Result<f64>
 /// How many services have changing endpoints: the ones with the lowest numbers.
 const CHURNED: u32 = 100;
 
-/// Changes endpoints of other services, `wanted` a second, for `length`. Meanwhile times single
-/// changes of one service.
+/// Changes endpoints of other services, `wanted` a second, for `length`; times those of one.
 pub(crate) fn churn(
     world: &World,
     objects: &mut Objects<'_>,
@@ -208,9 +200,8 @@ pub(crate) fn churn(
         };
         let followed: Result<_> = measure();
         stop.store(true, Ordering::Relaxed);
-        let written = writer
-            .join()
-            .map_err(|_| anyhow!("the writer broke down"))??;
+        let written = writer.join();
+        let written = written.map_err(|_| anyhow!("the writer broke down"))??;
         let (seconds, after) = followed?;
         Ok((f64::from(written) / seconds, seconds, after))
     })?;
@@ -233,8 +224,7 @@ fn write(node: &NetNs, services: u32, wanted: u32, stop: &AtomicBool) -> Result<
     let (begin, each) = (Instant::now(), wanted / 100);
     let mut ticks = 0;
     while !stop.load(Ordering::Relaxed) {
-        // From one round over the services to the next, the endpoints' addresses change between two
-        // ranges.
+        // From one round over the services to the next, the addresses change between two ranges.
         let range = 3 + ticks / services % 2;
         let address = |n| Ipv4Addr::new(10, 40, range as u8, 1 + n as u8);
         let endpoints = (0..each).map(|n| endpoint(address(n), "node-b")).collect();

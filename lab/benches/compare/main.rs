@@ -28,7 +28,7 @@ use clap::{Parser, ValueEnum};
 use lab::{
     interrupt::{self, INTERRUPTED},
     load::{machine, objects::Objects},
-    node::{binary, bpffs, topology::Plumbing},
+    node::{agent, bpffs, topology::Plumbing},
 };
 
 use plan::{Cell, ENDPOINT, Measure, Proxy, START, cells};
@@ -98,10 +98,6 @@ const CHURN: [u32; 2] = [100, 1_000];
 /// writes changes competes with the proxies for the processors.
 const CHURN_SERVICES: u32 = 10_000;
 
-/// Longest wait for the last service to answer. If a proxy takes longer, the benchmark fails.
-const KUBE_PROXY_MOST: Duration = Duration::from_secs(600);
-const PORTOLAN_MOST: Duration = Duration::from_secs(60);
-
 /// How much is measured.
 impl Arguments {
     fn pick<T>(&self, quick: T, whole: T) -> T {
@@ -150,16 +146,18 @@ fn main() -> Result<()> {
     // A single scenario is run to see what has changed.
     arguments.fresh |= arguments.scenario != Scenario::All;
     let programs = Programs {
-        portolan: binary::find()?,
+        portolan: agent::find()?,
         kube_proxy: arguments.kube_proxy.clone(),
     };
+    // cargo begins a benchmark in the package's folder.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = match arguments.scenario {
-        _ if arguments.quick => temporary.path(),
-        Scenario::All => Path::new("lab/report"),
-        Scenario::Connections => Path::new("target/lab/connections"),
-        Scenario::ControlPlane => Path::new("target/lab/control-plane"),
+        _ if arguments.quick => temporary.path().to_owned(),
+        Scenario::All => root.join("lab/report"),
+        Scenario::Connections => root.join("target/lab/connections"),
+        Scenario::ControlPlane => root.join("target/lab/control-plane"),
     };
-    run(&arguments, &programs, folder)
+    run(&arguments, &programs, &folder)
 }
 
 /// Measures what `folder` has no figures of yet, and writes the report there.
@@ -172,10 +170,8 @@ fn run(arguments: &Arguments, programs: &Programs, folder: &Path) -> Result<()> 
     let mut results = Results::resume(&file, describe(programs, arguments))?;
     let mut cells = cells(&arguments.services, &with_fast(&arguments.proxies));
     cells.retain(|cell| !arguments.measures(cell).is_empty() || arguments.has_changes(cell));
-    let todo: Vec<_> = cells
-        .iter()
-        .filter(|cell| results.find(cell).is_none())
-        .collect();
+    let todo = cells.iter().filter(|cell| results.find(cell).is_none());
+    let todo: Vec<_> = todo.collect();
     if !todo.is_empty() {
         let plain = World::new(arguments.plumbing)?;
         let served = World::new(arguments.plumbing)?;
@@ -250,11 +246,9 @@ fn measure(
     let proxy = &served.start(cell, programs, &objects.server().kubeconfig())?;
     let mut measured = Measured::new(*cell);
     let said = |error: anyhow::Error| error.context(proxy.log()).context(cell.to_string());
-    let most = if cell.proxy.is_kube_proxy() {
-        KUBE_PROXY_MOST
-    } else {
-        PORTOLAN_MOST
-    };
+    // If the last service does not answer in this time, the benchmark fails.
+    let seconds = if cell.proxy.is_kube_proxy() { 600 } else { 60 };
+    let most = Duration::from_secs(seconds);
     changes::start(served, objects, proxy, (since, most), &mut measured).map_err(said)?;
     let what = (arguments.measures(cell), arguments.rounds());
     packets::measure(plain, served, what, &mut measured).map_err(said)?;
@@ -286,11 +280,9 @@ fn complete(results: &Results, cells: &[Cell], arguments: &Arguments) -> Result<
         let measured = results.find(cell);
         let measured = measured.with_context(|| format!("{name} was not measured"))?;
         let measures = arguments.measures(cell).iter().copied();
-        let wanted = measures
-            .map(Measure::heading)
-            .chain(arguments.has_changes(cell).then_some(ENDPOINT))
-            .chain((cell.proxy != Proxy::Direct).then_some(START));
-        for heading in wanted {
+        let endpoint = arguments.has_changes(cell).then_some(ENDPOINT);
+        let start = (cell.proxy != Proxy::Direct).then_some(START);
+        for heading in measures.map(Measure::heading).chain(endpoint).chain(start) {
             ensure!(measured.find(heading).is_some(), "{name}: no {heading}");
         }
     }

@@ -24,12 +24,13 @@ use lab::{
     },
 };
 
-/// Operations of one measurement in one round. `EACH` is the number of connections of each of the
-/// `CLIENTS`.
+/// Operations of one measurement in one round. `EACH`: connections of each of the `CLIENTS`.
 const CONNECTIONS: u32 = 200;
 const EXCHANGES: u32 = 500;
 const CLIENTS: u32 = 8;
 const EACH: u32 = 40;
+/// Enough, over all rounds, that a client's ports come again.
+const EACH_FROM_OUTSIDE: u32 = 200;
 const PACKETS: u32 = 2_000;
 
 /// The destinations of one side of a comparison: the pods themselves, or services.
@@ -76,6 +77,7 @@ impl Side {
             Measure::OpenConnection => client::exchanges(to, EXCHANGES),
             Measure::Datagrams => client::datagrams(to, EXCHANGES),
             Measure::Crowd => client::crowd(to, CLIENTS, EACH),
+            Measure::NodePortCrowd => client::crowd(to, CLIENTS, EACH_FROM_OUTSIDE),
             Measure::NodePortLocal | Measure::NodePortRemote => client::flood(to, PACKETS),
         }
     }
@@ -84,6 +86,10 @@ impl Side {
     /// is missing or comes from an unknown server.
     fn run(&self, world: &World, measure: Measure, round: u32) -> Result<Took> {
         let work = || self.work(measure, round);
+        let outside = &world.topology.outside;
+        if measure == Measure::NodePortCrowd {
+            return client::run(outside, None, work);
+        }
         let is_flood = matches!(measure, Measure::NodePortLocal | Measure::NodePortRemote);
         if !is_flood {
             let took = client::run(world.client(), Some(&world.cgroup), work)?;
@@ -92,20 +98,16 @@ impl Side {
             return Ok(took);
         }
         world.empty_sinks();
-        let took = client::run(&world.topology.outside, None, work)?;
+        let took = client::run(outside, None, work)?;
         let came = world.empty_sinks();
-        // A few packets may still be on the network. A path that drops packets would look fast, so
-        // their number is checked.
-        ensure!(
-            came >= PACKETS / 100 * 99,
-            "{came} of {PACKETS} packets arrived"
-        );
+        // A few packets may still be on the network. A path that drops packets would look fast.
+        let enough = PACKETS / 100 * 99;
+        ensure!(came >= enough, "{came} of {PACKETS} packets arrived");
         Ok(took)
     }
 }
 
-/// Times every operation in rounds: by services on the node `served`, and directly on the node
-/// `plain`.
+/// Times every operation in rounds: by services on the node `served`, directly on `plain`.
 pub(crate) fn measure(
     plain: &World,
     served: &World,
@@ -132,8 +134,7 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// A round is run again if its direct figure differs from the median of all rounds by more than
-/// this share.
+/// A round is run again if its direct figure differs from the median of all by more than this.
 const UNSTEADY: f64 = 0.2;
 /// The most rounds, as a multiple of the requested ones.
 const MOST_ROUNDS: u32 = 3;

@@ -144,6 +144,8 @@ pub(crate) enum Measure {
     Datagrams,
     /// Short connections of many clients at once.
     Crowd,
+    /// The same from outside to a node port with one endpoint, masqueraded.
+    NodePortCrowd,
     /// Small packets from outside to a node port whose pod is on the same node.
     NodePortLocal,
     /// Small packets from outside to a node port whose pod is on another node.
@@ -154,8 +156,9 @@ pub(crate) enum Measure {
 
 impl Measure {
     /// What a client in a pod does with a service, and what the proxy costs it otherwise.
-    pub(crate) const CONNECTIONS: [Self; 4] = [
+    pub(crate) const CONNECTIONS: [Self; 5] = [
         Self::LastService,
+        Self::NodePortCrowd,
         Self::OpenConnection,
         Self::Datagrams,
         Self::NotOurs,
@@ -168,6 +171,7 @@ impl Measure {
             Self::OpenConnection => "request and response, open connection (exchanges/s)",
             Self::Datagrams => "UDP queries (exchanges/s)",
             Self::Crowd => "many clients at once (connections/s)",
+            Self::NodePortCrowd => "many clients at once, node port from outside (connections/s)",
             Self::NodePortLocal => "node port to a pod here, packets (packets/s)",
             Self::NodePortRemote => "node port to another node, packets (packets/s)",
             Self::NotOurs => "connections to no service (connections/s)",

@@ -50,9 +50,8 @@ fn table(results: &Results, heading: &str) -> String {
     let titles = ["node", "proxy"].map(str::to_owned).into_iter();
     let mut table = Table::new(2, titles.chain(services));
     for ((setup, proxy), figures) in results.table(heading) {
-        let shown = figures
-            .into_iter()
-            .map(|figure| figure.map_or("–", |figure| &figure.shown));
+        let shown = figures.into_iter();
+        let shown = shown.map(|figure| figure.map_or("–", |figure| &figure.shown));
         table.row([setup.name(), proxy.name()].into_iter().chain(shown));
     }
     format!("\n### {heading}\n\n{table}")

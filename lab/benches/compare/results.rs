@@ -58,11 +58,8 @@ impl Measured {
     pub(crate) fn add_latency(&mut self, heading: &str, samples: Vec<f64>, behind: &str) {
         let count = samples.len();
         let [p50, p99] = quantiles(samples, [0.5, 0.99]);
-        self.add(
-            heading,
-            p50,
-            format!("{p50:.1} / {p99:.1} ({count}){behind}"),
-        );
+        let shown = format!("{p50:.1} / {p99:.1} ({count}){behind}");
+        self.add(heading, p50, shown);
     }
 
     pub(crate) fn find(&self, heading: &str) -> Option<&Figure> {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measures how long portolan's commands take that people wait for, and what its agent does while
-//! nothing changes.
+//! Measures how long portolan's commands take, and what its agent does while nothing changes.
 
 use std::{
     path::Path,
@@ -26,11 +25,8 @@ pub(crate) fn idle(agent: &Agent<'_>, length: Duration, measured: &mut Measured)
     let before = processor_time(agent.pid())?;
     sleep(length);
     let used = (processor_time(agent.pid())? - before) / length.as_secs_f64() * 100.0;
-    measured.add(
-        "Processor time while nothing changes, % of one",
-        used,
-        format!("{used:.2}"),
-    );
+    let heading = "Processor time while nothing changes, % of one";
+    measured.add(heading, used, format!("{used:.2}"));
     Ok(())
 }
 
@@ -42,10 +38,8 @@ pub(crate) fn commands(
     measured: &mut Measured,
 ) -> Result<()> {
     let last = objects.count() - 1;
-    let (address, name) = (
-        records::address_of(last).to_string(),
-        records::name_of(last),
-    );
+    let address = records::address_of(last).to_string();
+    let name = records::name_of(last);
     let commands: [&[&str]; 6] = [
         &["explain", "--from", "10.40.1.10", "--to", &address],
         &["services", &name],
@@ -67,11 +61,8 @@ pub(crate) fn commands(
         shown.push(format!("`{name}` {least:.0} {median:.0}"));
         sum += median;
     }
-    measured.add(
-        "Commands, ms: the least and the median time",
-        sum,
-        shown.join(", "),
-    );
+    let shown = shown.join(", ");
+    measured.add("Commands, ms: the least and the median time", sum, shown);
     Ok(())
 }
 

@@ -20,7 +20,7 @@ use lab::{
         setup::{CLIENT_PARAMETERS, Setup, config},
     },
     node::{
-        agent::{Agent, Manifests, Options},
+        agent::{Agent, Options},
         cgroup::Cgroup,
         kube_proxy::{CLUSTER_CIDR, KubeProxy},
         layout::Layout,
@@ -49,6 +49,7 @@ const CROWD: u16 = PORT + 20;
 const CROWD_DIRECTLY: u16 = PORT + 21;
 const SINK: u16 = PORT + 30;
 const SINK_DIRECTLY: u16 = PORT + 31;
+const NODE_PORT_CROWD: u16 = 30_003;
 const NODE_PORT_LOCAL: u16 = 30_001;
 const NODE_PORT_REMOTE: u16 = 30_002;
 
@@ -61,6 +62,7 @@ const fn at(address: Ipv4Addr, port: u16) -> SocketAddr {
 pub(crate) const fn destinations(measure: Measure) -> [SocketAddr; 2] {
     match measure {
         Measure::Crowd => [at(SERVER, CROWD_DIRECTLY), at(cluster_ip(2), 80)],
+        Measure::NodePortCrowd => [at(SERVER, CROWD_DIRECTLY), at(NODE, NODE_PORT_CROWD)],
         Measure::NodePortLocal => [at(SERVER, SINK_DIRECTLY), at(NODE, NODE_PORT_LOCAL)],
         Measure::NodePortRemote => [at(REMOTE, SINK_DIRECTLY), at(NODE, NODE_PORT_REMOTE)],
         _ => [at(SERVER, ECHO_DIRECTLY), at(cluster_ip(1), 53)],
@@ -71,13 +73,13 @@ pub(crate) const fn destinations(measure: Measure) -> [SocketAddr; 2] {
 pub(crate) fn objects() -> String {
     let (tcp, udp) = (("tcp", "TCP"), ("udp", "UDP"));
     let echo = [tcp, udp].map(|names| Port::new(names, [53, ECHO], None));
-    let crowd = [Port::new(tcp, [80, CROWD], None)];
+    let crowd = [Port::new(tcp, [80, CROWD], Some(NODE_PORT_CROWD))];
     let sink = [Port::new(udp, [80, SINK], Some(NODE_PORT_LOCAL))];
     let far = [Port::new(udp, [80, SINK], Some(NODE_PORT_REMOTE))];
     let (here, elsewhere) = ((SERVER, "node-a"), (REMOTE, "node-b"));
     let services = [
         (1, "echo", "ClusterIP", &echo[..], here),
-        (2, "crowd", "ClusterIP", &crowd[..], here),
+        (2, "crowd", "NodePort", &crowd[..], here),
         (4, "sink", "NodePort", &sink[..], here),
         (5, "far", "NodePort", &far[..], elsewhere),
     ];
@@ -152,13 +154,8 @@ impl World {
         self.node().feed("conntrack", &["-F"], "").map(drop)
     }
 
-    /// Starts the cell's proxy, which reads the objects of an API server.
-    pub(crate) fn start(
-        &self,
-        cell: &Cell,
-        programs: &Programs,
-        kubeconfig: &Path,
-    ) -> Result<Proxy<'_>> {
+    /// Starts the cell's proxy, which reads the objects of the API server of a kubeconfig.
+    pub(crate) fn start(&self, cell: &Cell, programs: &Programs, file: &Path) -> Result<Proxy<'_>> {
         let node = self.node();
         Ok(match cell.proxy.program() {
             Program::None => Proxy::None,
@@ -167,14 +164,14 @@ impl World {
                     cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
                     config: &config(forwarding),
                     socket_balancing,
-                    kubeconfig: Some(kubeconfig),
+                    kubeconfig: Some(file),
                     ..Options::new(&programs.portolan, self.cgroup.path())
                 };
-                Proxy::Portolan(Agent::start(node, &options, &Manifests::Text(""))?)
+                Proxy::Portolan(Agent::start(node, &options, "")?)
             }
             Program::KubeProxy(mode, period) => {
                 let program = &programs.kube_proxy;
-                let started = KubeProxy::start(node, program, mode, period, kubeconfig)?;
+                let started = KubeProxy::start(node, program, mode, period, file)?;
                 Proxy::KubeProxy(started)
             }
         })

@@ -22,9 +22,9 @@ use lab::{
         table::Table,
     },
     node::{
-        agent::{Agent, Manifests, Options},
-        api_server::AGENTS_ACCOUNT,
-        binary, bpffs,
+        agent::{self, Agent, Options},
+        api_server::{AGENTS_ACCOUNT, requests},
+        bpffs,
         cgroup::Cgroup,
         kube_proxy::KubeProxy,
         netns::NetNs,
@@ -76,7 +76,7 @@ fn main() -> Result<()> {
     if arguments.quick {
         (arguments.agents, arguments.services, arguments.changes) = (3, 20, 3);
     }
-    let portolan = binary::find()?;
+    let portolan = agent::find()?;
     let server = NetNs::new("server")?;
     server.ip(&format!("link set lo up\naddress add {SERVER}/32 dev lo\n"))?;
     let mut objects = Objects::start(&server, SERVER, NODE)?;
@@ -132,7 +132,7 @@ impl<'a> Node<'a> {
                     kubeconfig: Some(kubeconfig),
                     ..Options::new(binary, cgroup.path())
                 };
-                Proxy::Portolan(Agent::start(namespace, &options, &Manifests::Text(""))?)
+                Proxy::Portolan(Agent::start(namespace, &options, "")?)
             }
             Program::KubeProxy(program) => Proxy::KubeProxy(KubeProxy::start(
                 namespace, program, "nftables", None, kubeconfig,
@@ -149,26 +149,21 @@ impl<'a> Node<'a> {
         self.proxy.pid().unwrap_or_default()
     }
 
-    /// Returns how often the agent has written services of IPv4 to the kernel; 0 before it serves
-    /// metrics.
+    /// Returns how often the agent has written services of IPv4; 0 before it serves metrics.
     fn syncs(&self) -> f64 {
         self.proxy.syncs(self.namespace).unwrap_or_default()
     }
 
     /// Returns the bytes that the node has received.
     fn received(&self) -> Result<f64> {
-        let shown = self
-            .namespace
-            .feed("ip", &["-json", "-stats", "link", "show", "eth0"], "")?;
-        let shown: Value = serde_json::from_str(&shown)?;
-        shown[0]["stats64"]["rx"]["bytes"]
-            .as_f64()
-            .context("received bytes")
+        let words = ["-json", "-stats", "link", "show", "eth0"];
+        let shown: Value = serde_json::from_str(&self.namespace.feed("ip", &words, "")?)?;
+        let bytes = &shown[0]["stats64"]["rx"]["bytes"];
+        bytes.as_f64().context("received bytes")
     }
 }
 
-/// Seconds of processor time of the server and of all agents, and bytes that all agents' nodes have
-/// received.
+/// Seconds of processor time of the server and of all agents, and bytes that all have received.
 type Used = [f64; 3];
 
 fn used(objects: &Objects<'_>, nodes: &[Node<'_>]) -> Result<Used> {
@@ -213,18 +208,12 @@ fn measure(
     let mut add = |heading, figure| figures.push((heading, figure));
     add("start of all: until the last serves, s", took);
     add("start of all: server's processor time, s", of_server);
-    add(
-        "start of all: processor time of an agent, ms",
-        of_agents / each * 1e3,
-    );
-    add(
-        "start of all: received by an agent, kB",
-        received / each / 1e3,
-    );
+    let (of_agent, kilobytes) = (of_agents / each * 1e3, received / each / 1e3);
+    add("start of all: processor time of an agent, ms", of_agent);
+    add("start of all: received by an agent, kB", kilobytes);
     add("an agent's resident memory then, MiB", memory / each);
 
-    // Without a look at the metrics, which takes processor time; less what they do if nothing
-    // happens.
+    // Without a look at the metrics, which takes processor time; less what is done if all is idle.
     let changes = f64::from(arguments.changes);
     sleep(PAUSE);
     let before = used(objects, &nodes)?;
@@ -246,18 +235,13 @@ fn measure(
         delays.push(written.elapsed().as_secs_f64() * 1e3);
         sleep(PAUSE);
     }
-    let [median, longest] = quantiles(delays, [0.5, 1.0]);
+    let [median, most] = quantiles(delays, [0.5, 1.0]);
+    let of_agent = of_agents / each * 1e3;
     add("a change: received by an agent, bytes", received / each);
     add("a change: server's processor time, ms", of_server * 1e3);
-    add(
-        "a change: processor time of an agent, ms",
-        of_agents / each * 1e3,
-    );
+    add("a change: processor time of an agent, ms", of_agent);
     add("a change: until the last agent has it, median, ms", median);
-    add(
-        "a change: until the last agent has it, longest, ms",
-        longest,
-    );
+    add("a change: until the last agent has it, longest, ms", most);
 
     let [_, _, before] = used(objects, &nodes)?;
     let log = objects.server().audit_log();
@@ -283,14 +267,9 @@ fn measure(
         back,
     );
     add("server back: its processor time until then, s", of_server);
-    add(
-        "server back: received by an agent, kB",
-        (received - before) / each / 1e3,
-    );
-    add(
-        "server back: lists of EndpointSlices by an agent",
-        lists / each,
-    );
+    let (kilobytes, lists) = ((received - before) / each / 1e3, lists / each);
+    add("server back: received by an agent, kB", kilobytes);
+    add("server back: lists of EndpointSlices by an agent", lists);
     add("server back: answers 429 (too many requests)", refused);
     Ok(figures)
 }
@@ -312,28 +291,4 @@ fn wait_for_syncs(nodes: &[Node<'_>], before: &[f64]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns how often agents have listed all EndpointSlices by this part of an audit log, also by a
-/// watch that begins with them, and how many requests were answered with 429.
-fn requests(log: &str) -> (f64, f64) {
-    let events = log
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let (mut lists, mut refused) = (0.0, 0.0);
-    for event in events {
-        let uri = event["requestURI"].as_str().unwrap_or_default();
-        let stage = event["stage"].as_str().unwrap_or_default();
-        let is_list = match event["verb"].as_str() {
-            Some("list") if stage == "ResponseComplete" => !uri.contains("continue="),
-            Some("watch") if stage == "ResponseStarted" => uri.contains("sendInitialEvents=true"),
-            _ => continue,
-        };
-        match event["responseStatus"]["code"].as_u64() {
-            Some(200) if is_list && uri.contains("/endpointslices?") => lists += 1.0,
-            Some(429) => refused += 1.0,
-            _ => {}
-        }
-    }
-    (lists, refused)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The services of the soak test, their current endpoints, and the objects for the proxies.
-//! `rolling` changes the endpoints.
+//! `pods` changes the endpoints.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use lab::{
 use serde_json::{Value, json};
 
 use crate::{
-    leaving,
+    pods,
     world::{NODE, NODE_V6, REMOTE_ENDPOINTS, is_here, remote_pod, server_pod, v6_of},
 };
 
@@ -48,7 +48,7 @@ pub(crate) enum Service {
     RollingA,
     /// Like `RollingA`. Its new pods get addresses that endpoints of `RollingA` had before.
     RollingB,
-    /// Four endpoints. The pod of one of them goes without a word: see `leaving`.
+    /// Four endpoints. The pod of one of them goes without a word: see `pods`.
     Leaving,
     /// Two endpoints on the node and five on other nodes, `externalTrafficPolicy: Local`.
     Local,
@@ -83,7 +83,7 @@ impl Service {
             Self::Sticky => here(5..8).collect(),
             Self::RollingA => here(10..12).collect(),
             Self::RollingB => here(12..14).collect(),
-            Self::Leaving => leaving::endpoints(),
+            Self::Leaving => pods::endpoints(),
             Self::Local => here(8..10).chain(elsewhere(5)).collect(),
         }
     }
@@ -158,9 +158,8 @@ impl Cluster {
         let (now, ready) = (Instant::now(), self.ready(service));
         let mut left = lock(&self.left);
         left.retain(|(of, address), _| *of != service || !ready.contains(address));
-        let gone = before
-            .into_iter()
-            .filter(|address| !ready.contains(address));
+        let gone = before.into_iter();
+        let gone = gone.filter(|address| !ready.contains(address));
         left.extend(gone.map(|address| ((service, address), now)));
     }
 

@@ -13,9 +13,9 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use lab::{
+    bpf::change_pinned,
     load::proxy::{metrics, samples},
     node::agent::Agent,
-    pinned,
 };
 use nix::time::{ClockId, clock_gettime};
 use proxy_common::{
@@ -59,8 +59,7 @@ pub(crate) const OF_REPEATED: [&str; 2] = [SYNS, "forwarded_elsewhere"];
 /// when both sides close at the same time and their FINs cross.
 pub(crate) const RESETS: &str = "resets sent by hosts";
 
-/// The counters of connections that portolan has ended because their pod is gone: by packets, and
-/// at sockets.
+/// The counters of connections that portolan has ended with their pod: by packets, and at sockets.
 pub(crate) const ENDED: [&str; 2] = ["ended: flow", "ended: socket"];
 /// The counter of resets that portolan sends. A client whose connection was ended gets one, at a
 /// node port from the node's own stack.
@@ -120,10 +119,8 @@ pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
 /// Makes a family's flows of silent TCP connections an hour older.
 fn age<A>(folder: &Path, maps: [&str; 2]) -> Result<()> {
     const HOUR: u64 = 3_600_000_000_000;
-    let (protocol, at) = (
-        offset_of!(FlowSlot<A>, key.protocol),
-        offset_of!(FlowSlot<A>, entry.last_seen),
-    );
+    let protocol = offset_of!(FlowSlot<A>, key.protocol);
+    let at = offset_of!(FlowSlot<A>, entry.last_seen);
     let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
     let silent = (now - SILENT).as_nanos() as u64;
     let [slots, tags] = maps.map(|map| folder.join(map));
@@ -132,12 +129,12 @@ fn age<A>(folder: &Path, maps: [&str; 2]) -> Result<()> {
     }
     // A free slot may be given to a new flow before what was read of it is written back.
     let mut used = Vec::new();
-    pinned::change(&tags, size_of::<Tags>(), |_, ways| {
+    change_pinned(&tags, size_of::<Tags>(), |_, ways| {
         let tags = ways.as_chunks::<4>().0.iter();
         used.extend(tags.map(|tag| u32::from_ne_bytes(*tag) & VALID != 0));
         false
     })?;
-    pinned::change(&slots, size_of::<FlowSlot<A>>(), |index, slot| {
+    change_pinned(&slots, size_of::<FlowSlot<A>>(), |index, slot| {
         let seen: [u8; 8] = std::array::from_fn(|byte| slot[at + byte]);
         let last = u64::from_ne_bytes(seen);
         let is_tcp = slot[protocol] == Protocol::TCP.0;

@@ -14,12 +14,12 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use lab::{
+    bpf::change_pinned,
     lock,
     node::{
         foreign::{ChainPosition, END, Foreign},
         topology::UPLINK,
     },
-    pinned,
     random::Random,
 };
 use nix::sys::signal::Signal;
@@ -135,8 +135,7 @@ impl<'a> Disturber<'a> {
         Ok(())
     }
 
-    /// Waits until the agent has told of no fault for a while and one generation of maps is left;
-    /// not longer than the run.
+    /// Waits until no fault is told for a while and one generation of maps is left, or the end.
     fn wait_until_well(&self, running: &Running<'_>) -> Result<()> {
         let (begun, mut since) = (Instant::now(), Instant::now());
         while since.elapsed() < WELL && !self.span.is_over() {
@@ -268,7 +267,7 @@ fn program_before(node: &mut Disturber<'_>, _: &mut Running<'_>) -> Result<()> {
 
 fn settings_emptied(_: &mut Disturber<'_>, running: &mut Running<'_>) -> Result<()> {
     let map = maps_of(running)?.join(maps::SETTINGS);
-    pinned::change(&map, size_of::<Settings>(), |_, value| {
+    change_pinned(&map, size_of::<Settings>(), |_, value| {
         value.fill(0);
         true
     })?;

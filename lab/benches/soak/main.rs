@@ -9,11 +9,10 @@ mod clients;
 mod cluster;
 mod counters;
 mod disturb;
-mod leaving;
+mod pods;
 mod proxy;
 mod record;
 mod report;
-mod rolling;
 mod run;
 mod servers;
 mod world;
@@ -24,7 +23,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use lab::{
     interrupt,
-    node::{binary, bpffs, topology::Plumbing},
+    node::{agent, bpffs, topology::Plumbing},
     random::of_today,
 };
 
@@ -40,20 +39,10 @@ struct Arguments {
     #[arg(long, default_value_t = of_today(), hide_default_value = true)]
     seed: u64,
     /// Who serves; comma-separated
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_enum,
-        default_value = "none,portolan,nftables"
-    )]
+    #[arg(long, value_delimiter = ',', default_value = "none,portolan,nftables")]
     proxies: Vec<Proxy>,
     /// How pods are joined to the node; comma-separated
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_enum,
-        default_value = "bridge,routed"
-    )]
+    #[arg(long, value_delimiter = ',', default_value = "bridge,routed")]
     plumbing: Vec<Plumbing>,
     /// Disturb portolan's agent and what it has made, one disturbance after the other; only those
     /// that have the value in their names
@@ -77,7 +66,7 @@ fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     interrupt::catch()?;
     bpffs::prepare()?;
-    let portolan = binary::find()?;
+    let portolan = agent::find()?;
     let next_layout = portolan.with_file_name("portolan-next-layout");
     let programs = Programs {
         next_layout: next_layout.exists().then_some(next_layout),
@@ -88,9 +77,7 @@ fn main() -> Result<ExitCode> {
     if arguments.disturb.is_some() {
         proxies = vec![Proxy::Portolan];
         if programs.next_layout.is_none() {
-            println!(
-                "NO UPGRADE: portolan-next-layout is not beside the agent; cargo xtask soak builds it"
-            );
+            println!("NO UPGRADE: portolan-next-layout is not there; cargo xtask soak builds it");
         }
     }
     let mut plumbings = Vec::new();

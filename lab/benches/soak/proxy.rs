@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts the proxy that serves the node (none, portolan or kube-proxy), and gives it the changes
-//! of endpoints.
+//! Starts the proxy that serves the node (none, portolan or kube-proxy), and changes endpoints.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -14,7 +13,7 @@ use ipnet::IpNet;
 use lab::{
     load::{manifests, objects::Objects, process::is_running, proxy},
     node::{
-        agent::{Agent, Manifests, Options},
+        agent::{Agent, Options},
         http,
         kube_proxy::KubeProxy,
         options::HEALTH,
@@ -87,7 +86,7 @@ impl<'a> Running<'a> {
             Proxy::Portolan => {
                 let options = options(world, &programs.portolan, config);
                 let manifests = world.cluster.manifests(1);
-                let agent = Agent::start(node, &options, &Manifests::Text(&manifests))?;
+                let agent = Agent::start(node, &options, &manifests)?;
                 proxy::Proxy::Portolan(agent)
             }
             Proxy::Nftables => {
@@ -181,10 +180,7 @@ fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'
     /// The first one is [`kube_proxy::CLUSTER_CIDR`].
     const RANGES: [IpNet; 2] = [
         IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(10, 40, 0, 0)), 16),
-        IpNet::new_assert(
-            IpAddr::V6(Ipv6Addr::new(0xfd00, 0x40, 0, 0, 0, 0, 0, 0)),
-            48,
-        ),
+        IpNet::new_assert(IpAddr::V6(Ipv6Addr::from_bits(0xfd00_0040 << 96)), 48),
     ];
     Options {
         cluster_cidrs: &RANGES,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Records the exchanges of one client: counts, durations in the first and the last minute, source
-//! ports, failures.
+//! Records the exchanges of one client: counts, first and last durations, ports, failures.
 
 use std::{
     collections::BTreeMap,
@@ -25,8 +24,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Returns the length of the first and of the last window of time: a minute, or a quarter of a
-    /// short run.
+    /// Returns the length of the first and the last window: a minute, or a quarter of the run.
     pub(crate) fn window(self) -> Duration {
         (self.length / 4).min(Duration::from_secs(60))
     }

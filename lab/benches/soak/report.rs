@@ -96,10 +96,8 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
     for tally in with_few_ports(outcome) {
         let times = tally.times_each_port();
         if times < TIMES {
-            faults.push(format!(
-                "{}: each source port came {times:.0} times only",
-                tally.plan
-            ));
+            let plan = tally.plan;
+            faults.push(format!("{plan}: each source port came {times:.0} times"));
         }
     }
     let allowed = noise(outcome, yardstick);
@@ -141,8 +139,7 @@ fn of_ended(outcome: &Outcome) -> Vec<String> {
     faults
 }
 
-/// Returns the clients with few source ports that open a connection for each request. They use
-/// ports again most often.
+/// Returns the clients that open a connection for each request from few source ports.
 fn with_few_ports(outcome: &Outcome) -> impl Iterator<Item = &Tally> {
     let tallies = outcome.tallies.iter();
     tallies.filter(|tally| tally.plan.must_reuse_ports())

@@ -22,10 +22,9 @@ use crate::{
     cluster::{PORT, Service},
     counters::{self, Counters, Flows},
     disturb::{Disturber, Times, config},
-    leaving::Leaving,
+    pods::{Leaving, Rolling},
     proxy::{Programs, Proxy, Running},
     record::{Span, Tally},
-    rolling::Rolling,
     servers::Server,
     world::{Origin, REMOTE_ENDPOINTS, World, remote_pod, server_pod},
 };

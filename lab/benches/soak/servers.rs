@@ -73,10 +73,8 @@ impl Server {
             arrivals: Arc::clone(arrivals),
         });
         // Two threads, so that one busy connection does not delay all others of the pod.
-        let threads = Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build();
+        let mut builder = Builder::new_multi_thread();
+        let threads = builder.worker_threads(2).enable_all().build();
         let runtime = threads.context("start the servers' threads")?;
         let start = || -> Result<()> {
             let _here = runtime.enter();
@@ -111,8 +109,7 @@ impl Server {
     }
 }
 
-/// Returns a request's verb, the service's bit, and three numbers whose meaning depends on the
-/// verb.
+/// Returns a request's verb, the service's bit, and three numbers that the verb gives a meaning.
 fn parse(text: &str) -> Option<(&str, u32, [u64; 3])> {
     let mut words = text.split_whitespace();
     let (verb, service) = (words.next()?, words.next()?.parse().ok()?);
@@ -128,8 +125,7 @@ impl State {
         self.services & service != 0
     }
 
-    /// Returns the answer of the pod `pod` to the request `number` of `client`, padded to at least
-    /// `length` bytes.
+    /// Returns the answer of the pod `pod` to the request `number` of `client`, padded to `length`.
     fn answer(
         &self,
         (pod, client): (Ipv4Addr, SocketAddr),

@@ -24,7 +24,7 @@ use nix::sys::signal::Signal;
 use crate::{
     cluster::{Cluster, Service, load_balancer},
     disturb::Broken,
-    leaving::Departure,
+    pods::Departure,
     servers::{Arrivals, Server},
 };
 
@@ -40,9 +40,9 @@ const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
 const OTHER_NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 3);
 /// Number of client pods.
 const CLIENTS: u8 = 6;
-/// Number of server pods without those of `leaving`. One of the last five is always missing.
+/// Number of server pods without those of [`LEAVERS`]. One of the last five is always missing.
 pub(crate) const SERVERS: u8 = 15;
-/// The numbers of the server pods of `leaving`. The last one is missing at first.
+/// The numbers of the server pods of [`Service::Leaving`]. The last one is missing at first.
 pub(crate) const LEAVERS: Range<u8> = SERVERS..SERVERS + 5;
 
 /// Value of `tcp_timestamps` for one clock: no random offset for each connection.
@@ -88,10 +88,8 @@ impl Origin {
 
     /// Returns whether connections of a client here to a cluster IP are translated at its sockets.
     pub(crate) const fn is_at_socket(self) -> bool {
-        !matches!(
-            self,
-            Self::Sandbox(_) | Self::Remote | Self::OtherNode | Self::Outside
-        )
+        let is_beyond = matches!(self, Self::Remote | Self::OtherNode | Self::Outside);
+        !is_beyond && !matches!(self, Self::Sandbox(_))
     }
 
     /// Returns the source address of a client here; None if the kernel chooses it.
@@ -253,10 +251,9 @@ impl World {
             if let Some(ports) = origin.ports() {
                 let first = 33_000 + (seed % 97) as u16 * 200;
                 let range = format!("{first} {}", first + ports - 1);
-                world.namespace(origin).set(&[
-                    ("ipv4/ip_local_port_range", &range),
-                    ("ipv4/tcp_tw_reuse", "1"),
-                ])?;
+                let range = ("ipv4/ip_local_port_range", &*range);
+                let parameters = [range, ("ipv4/tcp_tw_reuse", "1")];
+                world.namespace(origin).set(&parameters)?;
             }
         }
         Ok(world)

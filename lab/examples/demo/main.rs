@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The demo: the real agent on a node in a network namespace, with the manifests in deploy/demo,
-//! and the connections of exhibits.yaml to its services. `cargo xtask demo` runs it.
+//! and the connections of exhibits.yaml to its services. `cargo xtask demo` runs it; with `--keep`
+//! the node stays until the program is ended.
 
-use std::{collections::BTreeMap, fs, net::IpAddr, path::Path, process::ExitCode};
+use std::{
+    collections::BTreeMap, env, fs, net::IpAddr, path::Path, process::ExitCode,
+    sync::atomic::Ordering, thread::sleep, time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
@@ -14,10 +18,10 @@ use lab::{
         hosts::hosts,
         parse::files_in,
     },
-    interrupt,
+    interrupt::{self, INTERRUPTED},
     node::{
-        agent::{Agent, Manifests, Options},
-        binary, bpffs,
+        agent::{self, Agent, Options},
+        bpffs,
         cgroup::Cgroup,
         settings::SocketBalancing,
         topology::{Plumbing, Topology},
@@ -53,10 +57,11 @@ struct Exhibit {
 fn main() -> Result<ExitCode> {
     bpffs::prepare()?;
     interrupt::catch()?;
-    let binary = binary::find()?;
+    let binary = agent::find()?;
     let demo: Demo = serde_saphyr::from_str(include_str!("exhibits.yaml"))?;
     let flows: Vec<_> = demo.exhibits.iter().map(|exhibit| &exhibit.flow).collect();
-    let endpoints = cluster::endpoints(&read_all(MANIFESTS.as_ref())?, &demo.node.name)?;
+    let manifests = read_all(MANIFESTS.as_ref())?;
+    let endpoints = cluster::endpoints(&manifests, &demo.node.name)?;
     let layout = hosts(&demo.node, &flows, &endpoints);
     let topology = Topology::build(layout, Plumbing::Bridge)?;
     let cgroup = Cgroup::new()?;
@@ -73,18 +78,37 @@ fn main() -> Result<ExitCode> {
          started from the manifests in {}.\n",
         fs::canonicalize(MANIFESTS)?.display(),
     );
-    let manifests = Manifests::Folder(MANIFESTS.as_ref());
     let mut agent = Agent::start(&topology.node, &options, &manifests)?;
-    let shown = agent
-        .wait_for(NODE_VERSION)
-        .context("start the agent")
-        .and_then(|()| show(&demo, &mut servers, &agent, &binary));
+    let started = agent.wait_for(NODE_VERSION).context("start the agent");
+    let shown = started.and_then(|()| show(&demo, &mut servers, &agent, &binary));
     let is_expected = shown.inspect_err(|_| {
         for line in agent.log_tail(25) {
             eprintln!("  | {line}");
         }
     })?;
+    if env::args().any(|word| word == "--keep") {
+        keep(&demo, &topology, &agent, &binary);
+    }
     Ok(ExitCode::from(u8::from(!is_expected)))
+}
+
+/// Says how to enter the node and its pods, and waits for a signal.
+fn keep(demo: &Demo, topology: &Topology, agent: &Agent<'_>, binary: &Path) {
+    println!("\nEverything stays until Ctrl+C, which removes it. As root, in another terminal:\n");
+    for (ip, name) in demo.names.iter().filter(|(ip, _)| ip.is_ipv4()) {
+        if let Some(namespace) = topology.namespace_of(*ip) {
+            println!("    nsenter --net={}    # {name}, {ip}", namespace.path());
+        }
+    }
+    println!("\nand there, on the node:\n");
+    let explain = "explain --from 10.40.1.9 --to 172.30.0.10:80";
+    for words in ["status", "backends shop/web", explain, "trace"] {
+        let (binary, pins) = (binary.display(), agent.pin_dir().display());
+        println!("    {binary} {words} --pin-dir {pins}");
+    }
+    while !INTERRUPTED.load(Ordering::Relaxed) {
+        sleep(Duration::from_millis(200));
+    }
 }
 
 fn show(demo: &Demo, servers: &mut Flows<'_>, agent: &Agent<'_>, binary: &Path) -> Result<bool> {
@@ -141,10 +165,8 @@ fn outcome_of(attempts: &[Attempt], names: &BTreeMap<IpAddr, String>) -> String 
         };
         *counts.entry(text).or_default() += 1;
     }
-    let lines = counts
-        .iter()
-        .map(|(text, count)| format!("{count} x {text}"));
-    lines.collect::<Vec<_>>().join("\n")
+    let line = |(text, count): (&String, &usize)| format!("{count} x {text}");
+    counts.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Reads all manifests in a folder, as one stream of YAML documents.

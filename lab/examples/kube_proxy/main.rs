@@ -124,9 +124,8 @@ fn flags(program: &Path) -> Result<String> {
 /// Returns kube-proxy's metrics, one a line: the type, the name, the names of its labels.
 fn metrics(program: &Path, mode: &str) -> Result<String> {
     let node = NetNs::new("node")?;
-    node.ip(&format!(
-        "link set lo up\naddress add {ADDRESS}/32 dev lo\n"
-    ))?;
+    let commands = format!("link set lo up\naddress add {ADDRESS}/32 dev lo\n");
+    node.ip(&commands)?;
     let server = ApiServer::start(&node, ADDRESS)?;
     server.apply(&service().to_string())?;
     server.make_node(ADDRESS)?;
@@ -174,9 +173,7 @@ fn names(text: &str) -> String {
             }
             let set = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
             let pairs = set.map_or("", |(pairs, _)| pairs).split(',');
-            let own = pairs
-                .filter_map(|pair| pair.split_once('='))
-                .map(|(label, _)| label);
+            let own = pairs.filter_map(|pair| Some(pair.split_once('=')?.0));
             labels.extend(own.filter(|label| !["le", "quantile"].contains(label)));
         }
         let labels: Vec<_> = labels.into_iter().collect();
@@ -188,10 +185,7 @@ fn names(text: &str) -> String {
 
 fn output(command: &mut Command) -> Result<String> {
     let ended = command.output().context("start kube-proxy")?;
-    ensure!(
-        ended.status.success(),
-        "kube-proxy ended with {}",
-        ended.status
-    );
+    let status = ended.status;
+    ensure!(status.success(), "kube-proxy ended with {status}");
     Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
 }

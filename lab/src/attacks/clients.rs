@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients that are to be served while the node is attacked: connections that stay open, and new
-//! connections at a rate.
+//! Clients that are to be served while the node is attacked: open connections, and new ones.
 
 use std::{
     fmt,
@@ -14,6 +13,7 @@ use hdrhistogram::Histogram;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net,
+    runtime::Builder,
     task::JoinSet,
     time::{MissedTickBehavior, interval, timeout},
 };
@@ -33,19 +33,12 @@ pub struct Made {
 }
 
 impl Made {
-    /// Opens `count` connections from the network namespace, `per_second` of them each second,
+    /// Opens `count` connections from the network namespace, `rate` of them each second,
     /// independent of the outcome of earlier ones.
-    pub(super) fn at_a_rate(
-        namespace: &NetNs,
-        per_second: u32,
-        count: u32,
-        to: SocketAddrV4,
-    ) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+    pub(super) fn at_a_rate(from: &NetNs, rate: u32, count: u32, to: SocketAddrV4) -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
         let work = async {
-            let mut ticks = interval(Duration::from_secs(1) / per_second);
+            let mut ticks = interval(Duration::from_secs(1) / rate);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
             let mut clients = JoinSet::new();
             for _ in 0..count {
@@ -62,7 +55,7 @@ impl Made {
             let asked = count;
             Self { asked, made, took }
         };
-        namespace.enter(|| runtime.block_on(work))
+        from.enter(|| runtime.block_on(work))
     }
 
     /// Returns the successful share, from 0 to 1.
@@ -84,8 +77,7 @@ impl fmt::Debug for Made {
     }
 }
 
-/// Opens a connection and exchanges a byte; the client closes first. Returns how long connect()
-/// took.
+/// Opens a connection and exchanges a byte; the client closes first. Returns connect()'s time.
 async fn connection(to: SocketAddrV4) -> io::Result<Duration> {
     let begin = Instant::now();
     let mut stream = net::TcpStream::connect(SocketAddr::from(to)).await?;

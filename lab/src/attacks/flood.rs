@@ -53,14 +53,12 @@ const WINDOW: u16 = 64_240;
 const BATCH: usize = 64;
 
 impl Flood<'_> {
-    /// Sends the flood while `work` is done. Returns how many packets were sent, and what `work`
-    /// returns.
+    /// Sends the flood while `work` is done. Returns the packets' number, and what `work` returns.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(u64, T)> {
         let name = self.attacker.name();
         let raw = Some(Protocol::from(libc::IPPROTO_RAW));
-        let socket = self
-            .attacker
-            .enter(|| Socket::new(Domain::IPV4, Type::RAW, raw))?;
+        let open = || Socket::new(Domain::IPV4, Type::RAW, raw);
+        let socket = self.attacker.enter(open)?;
         let socket = socket.with_context(|| format!("a raw socket in {name}"))?;
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -80,10 +78,8 @@ impl Flood<'_> {
         let mut sent = 0;
         while !stop.load(Ordering::Relaxed) {
             let packets: Vec<_> = (0..BATCH).map(|_| self.forge(&mut random)).collect();
-            let slices: Vec<_> = packets
-                .iter()
-                .map(|packet| [IoSlice::new(packet)])
-                .collect();
+            let slices = packets.iter().map(|packet| [IoSlice::new(packet)]);
+            let slices: Vec<_> = slices.collect();
             let flags = MsgFlags::empty();
             match sendmmsg(socket.as_raw_fd(), &mut headers, &slices, to, [], flags) {
                 Ok(results) => sent += results.count() as u64,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The attacks: a flood, and short connections that use up ports. Each returns what clients got
-//! meanwhile.
+//! The attacks: a flood, and short connections that use up ports. Each returns what clients got.
 
 use std::{
     io::{Read, Write},
@@ -87,8 +86,7 @@ impl Short {
     }
 }
 
-/// Which side closes each connection first. That side keeps its addresses and ports in TIME-WAIT
-/// for a minute.
+/// Which side closes each connection first. It keeps its addresses and ports for a minute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Closes {
     Client,
@@ -124,9 +122,8 @@ pub fn short(served: &Served<'_>, closes: Closes, windows: u32, length: Duration
     };
     thread::scope(|scope| {
         let clients = served.world.clients().iter();
-        let clients: Vec<_> = clients
-            .map(|client| scope.spawn(move || client.enter(work)))
-            .collect();
+        let clients = clients.map(|client| scope.spawn(move || client.enter(work)));
+        let clients: Vec<_> = clients.collect();
         let mut ended = clients.into_iter().map(thread::ScopedJoinHandle::join);
         ended.try_for_each(|ended| ended.ok().context("a client broke down")?)
     })?;

@@ -2,8 +2,8 @@
 //! Attacks on a node, and how well its clients are still served meanwhile: a flood, and exhausted
 //! ports. Run by proxy-user/tests/attacks.
 //!
-//! The module `world` is the node with the proxy, `servers` runs in its server pod. `flood` sends
-//! the attackers' packets. `clients` has the connections to be served. `kinds` has the attacks.
+//! The module `world` is the node with the proxy and its servers. `flood` sends the attackers'
+//! packets. `clients` has the connections to be served. `kinds` has the attacks.
 //!
 //! The clients themselves must not be the limit: their ports are 1024 to 65535, and
 //! `tcp_tw_reuse=1` lets them reuse a port one second after its connection has ended.
@@ -11,5 +11,4 @@
 mod clients;
 mod flood;
 pub mod kinds;
-mod servers;
 pub mod world;

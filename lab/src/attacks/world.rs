@@ -3,6 +3,7 @@
 //! who serves it: portolan with or without its running agent.
 
 use std::{
+    io,
     net::{IpAddr, Ipv4Addr, SocketAddrV4},
     path::Path,
 };
@@ -10,16 +11,19 @@ use std::{
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
-use tokio::runtime::Runtime;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpSocket, TcpStream},
+    runtime::{Builder, Runtime},
+};
 
-use super::servers::{self, CLIENT_CLOSES, SERVER_CLOSES};
 use crate::{
     load::{
         manifests::{self, Port, endpoint},
         setup::{CLIENT_PARAMETERS, Setup},
     },
     node::{
-        agent::{Agent, Manifests, Options},
+        agent::{Agent, Options},
         bpffs,
         cgroup::Cgroup,
         layout::Layout,
@@ -40,6 +44,11 @@ pub(super) const NODE_PORT: SocketAddrV4 = SocketAddrV4::new(NODE, 30_080);
 /// The server closes each connection first.
 pub(super) const NODE_PORT_SERVER_CLOSES: SocketAddrV4 = SocketAddrV4::new(NODE, 30_081);
 pub(super) const CLUSTER_IP: SocketAddrV4 = SocketAddrV4::new(SERVICE, 80);
+
+/// The server on this TCP port sends each byte back until the client closes.
+const CLIENT_CLOSES: u16 = 8080;
+/// The server on this TCP port sends one byte back and closes.
+const SERVER_CLOSES: u16 = 8081;
 
 /// The version of the Node object in the manifests that portolan reads.
 const VERSION: u64 = 1;
@@ -72,11 +81,10 @@ impl World {
         for client in topology.pods[..CLIENTS].iter().chain([&topology.outside]) {
             client.set(&CLIENT_PARAMETERS)?;
         }
-        let servers = servers::start(&topology.pods[CLIENTS])?;
         Ok(Self {
+            _servers: serve(&topology.pods[CLIENTS])?,
             topology,
             cgroup: Cgroup::new()?,
-            _servers: servers,
         })
     }
 
@@ -101,8 +109,7 @@ pub struct Served<'a> {
 }
 
 impl<'a> Served<'a> {
-    /// Starts a proxy on the node and waits until it serves. `config` is portolan's configuration;
-    /// empty for the default.
+    /// Starts a proxy on the node and waits until it serves. `config` is portolan's, may be empty.
     pub fn start(world: &'a World, proxy: Proxy, binary: &Path, config: &str) -> Result<Self> {
         let node = &world.topology.node;
         Setup::Bare.apply(node)?;
@@ -112,10 +119,9 @@ impl<'a> Served<'a> {
             ..Options::new(binary, world.cgroup.path())
         };
         let objects = manifests(VERSION);
-        let mut agent = Agent::start(node, &options, &Manifests::Text(&objects))?;
-        agent
-            .wait_for(VERSION)
-            .map_err(|error| error.context(agent.log_tail(5).join("\n")))?;
+        let mut agent = Agent::start(node, &options, &objects)?;
+        let started = agent.wait_for(VERSION);
+        started.map_err(|error| error.context(agent.log_tail(5).join("\n")))?;
         if proxy == Proxy::PortolanAlone {
             agent.end();
         }
@@ -138,4 +144,43 @@ fn manifests(version: u64) -> String {
         manifests::service("one", &ports, spec),
         manifests::slice("one", &ports, [endpoint(SERVER, "node-a")]),
     ])
+}
+
+/// How many clients may connect at once.
+const BACKLOG: u32 = 4096;
+
+/// Starts the servers. Dropping what is returned ends them.
+fn serve(pod: &NetNs) -> Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    let threads = builder.worker_threads(2).enable_all().build();
+    let runtime = threads.context("start the servers' threads")?;
+    let here = runtime.enter();
+    for port in [CLIENT_CLOSES, SERVER_CLOSES] {
+        let listen = || -> io::Result<TcpListener> {
+            let socket = TcpSocket::new_v4()?;
+            socket.set_reuseaddr(true)?;
+            socket.bind((Ipv4Addr::UNSPECIFIED, port).into())?;
+            socket.listen(BACKLOG)
+        };
+        let listener = pod.enter(listen)??;
+        // The loop ends with the runtime. Every error concerns one client only, which reports it.
+        tokio::spawn(async move {
+            loop {
+                if let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(answer(stream, port == SERVER_CLOSES));
+                }
+            }
+        });
+    }
+    drop(here);
+    Ok(runtime)
+}
+
+async fn answer(mut stream: TcpStream, once: bool) {
+    let mut byte = [0];
+    while stream.read_exact(&mut byte).await.is_ok() {
+        if stream.write_all(&byte).await.is_err() || once {
+            return;
+        }
+    }
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cluster's objects after each step of a test case: rendered into the one manifest file that
-//! the agent reads.
+//! The cluster's objects after each step of a test case, as the one manifest file of the agent.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,8 +28,7 @@ impl ClusterState {
         removed.with_context(|| format!("delete {object}: no such object at this step"))
     }
 
-    /// Adds the objects of a YAML stream; an object replaces the one with the same kind, namespace
-    /// and name.
+    /// Adds the objects of a YAML stream; each replaces the one with its kind, namespace and name.
     pub fn apply(&mut self, yaml: &str) -> Result<()> {
         for object in documents(yaml).context("apply")? {
             let key = key(&object);
@@ -55,16 +53,13 @@ impl ClusterState {
 
 fn node_object(node: &Node, version: u64) -> Value {
     let is_first = |ip: &&IpAddr| {
-        let mut family = node
-            .ips
-            .iter()
-            .filter(|other| other.is_ipv4() == ip.is_ipv4());
+        let family = node.ips.iter();
+        let mut family = family.filter(|other| other.is_ipv4() == ip.is_ipv4());
         family.next() == Some(*ip)
     };
     let addresses = node.ips.iter().filter(is_first);
-    let addresses: Vec<_> = addresses
-        .map(|ip| json!({"type": "InternalIP", "address": ip}))
-        .collect();
+    let addresses = addresses.map(|ip| json!({"type": "InternalIP", "address": ip}));
+    let addresses: Vec<_> = addresses.collect();
     json!({
         "apiVersion": "v1",
         "kind": "Node",

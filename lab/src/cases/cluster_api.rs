@@ -14,12 +14,12 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams},
 };
 use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
 
 use super::cluster::{Key, documents, key};
 use crate::node::{api_server::ApiServer, kubeconfig, netns::NetNs};
 
-/// How long a refused change is repeated: a server that has just started must first learn its
-/// address ranges.
+/// How long a refused change is repeated: a new server must first learn its address ranges.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Time for the agent to receive earlier events of other kinds before the node's event. Also the
 /// pause before a refused change is repeated.
@@ -31,18 +31,17 @@ pub struct ClusterApi<'a> {
     node: &'a NetNs,
     server: ApiServer<'a>,
     client: Client,
-    runtime: tokio::runtime::Runtime,
+    runtime: Runtime,
     /// The objects as last applied.
-    objects: BTreeMap<Key, Value>,
+    objects: Objects,
 }
+
+type Objects = BTreeMap<Key, Value>;
 
 impl<'a> ClusterApi<'a> {
     /// Starts an API server on a node. `advertise` is the address that it announces.
     pub fn start(node: &'a NetNs, advertise: &str) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("start a runtime")?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
         let server = ApiServer::start(node, advertise)?;
         let client = runtime.block_on(kubeconfig::client(&server.kubeconfig()))?;
         Ok(Self {
@@ -50,7 +49,7 @@ impl<'a> ClusterApi<'a> {
             server,
             client,
             runtime,
-            objects: BTreeMap::new(),
+            objects: Objects::new(),
         })
     }
 
@@ -81,15 +80,11 @@ impl<'a> ClusterApi<'a> {
     }
 }
 
-async fn transfer(
-    client: &Client,
-    known: &BTreeMap<Key, Value>,
-    wanted: &BTreeMap<Key, Value>,
-) -> Result<u64> {
+async fn transfer(client: &Client, known: &Objects, wanted: &Objects) -> Result<u64> {
     let namespaces: BTreeSet<_> = wanted.keys().map(|[_, namespace, _]| namespace).collect();
     for namespace in namespaces.into_iter().filter(|name| !name.is_empty()) {
-        let object =
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        let metadata = json!({"name": namespace});
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
         apply(client, &object).await?;
     }
     for (key, object) in known.iter().filter(|(key, _)| !wanted.contains_key(*key)) {
@@ -171,9 +166,8 @@ async fn apply(client: &Client, object: &Value) -> Result<DynamicObject> {
         });
         // A merge, because server-side apply allows a node only one address of each type.
         let parameters = PatchParams::default();
-        let patched = api
-            .patch_status(name, &parameters, &Patch::Merge(&status))
-            .await;
+        let status = Patch::Merge(&status);
+        let patched = api.patch_status(name, &parameters, &status).await;
         applied = patched.with_context(|| format!("apply the status of {object}"))?;
     }
     Ok(applied)

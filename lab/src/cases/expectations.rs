@@ -18,11 +18,9 @@ use crate::{
     },
 };
 
-/// Connections for each endpoint that the test case lists: enough to reach every endpoint almost
-/// surely.
+/// Connections for each endpoint that the case lists: enough to reach each one almost surely.
 pub(super) const PER_ENDPOINT: usize = 24;
-/// An endpoint that never answered is an error if the probability of pure chance is below this
-/// value.
+/// An endpoint that never answered is an error if pure chance is less probable than this.
 const CHANCE: f64 = 1e-6;
 /// How many standard deviations an endpoint's number of answers may be away from its share. Chance
 /// alone goes further once in 1.7 million times.
@@ -37,20 +35,17 @@ pub struct Situation<'a> {
     pub node: &'a [IpAddr],
     /// Whether the client is a process on the node.
     pub client_is_node: bool,
-    /// Whether the client's connections are translated at its socket, where no masquerading is
-    /// needed.
+    /// Whether the connections are translated at the client's socket, without masquerading.
     pub at_the_socket: bool,
     /// Whether all connections of the flow have one source port.
     pub same_port: bool,
 }
 
-/// Returns Ok if the flow's connections are as expected, else a description of what was seen
-/// instead.
-pub fn check(
-    expect: &Expect,
-    attempts: &[Attempt],
-    situation: &Situation<'_>,
-) -> Result<(), String> {
+/// Ok if all is as expected, else a description of what was seen instead.
+pub type Verdict<T = ()> = Result<T, String>;
+
+/// Judges the flow's connections.
+pub fn check(expect: &Expect, attempts: &[Attempt], situation: &Situation<'_>) -> Verdict {
     if attempts.is_empty() {
         return Err("no connection at all".to_owned());
     }
@@ -70,11 +65,7 @@ pub fn check(
     }
 }
 
-fn is_answered(
-    expected: &Backends,
-    attempt: &Attempt,
-    situation: &Situation<'_>,
-) -> Result<(), String> {
+fn is_answered(expected: &Backends, attempt: &Attempt, situation: &Situation<'_>) -> Verdict {
     let answer = soundly_answered(attempt, situation)?;
     if !expected.backends.contains(&answer.by) {
         return Err(format!("an answer by {}, which is not listed", answer.by));
@@ -97,20 +88,14 @@ fn is_answered(
     }
 }
 
-/// Returns the connection's answer if it came in time, undamaged, and from the address that the
-/// client called; else a description of what was seen instead.
-fn soundly_answered<'a>(
-    attempt: &'a Attempt,
-    situation: &Situation<'_>,
-) -> Result<&'a Answer, String> {
+/// Returns the connection's answer if it came in time, undamaged, from the address called.
+fn soundly_answered<'a>(attempt: &'a Attempt, situation: &Situation<'_>) -> Verdict<&'a Answer> {
     let Outcome::Answered(answer) = &attempt.outcome else {
         return Err(describe(attempt));
     };
-    if answer.from != situation.to {
-        return Err(format!(
-            "an answer from {} instead of {}",
-            answer.from, situation.to
-        ));
+    let (from, to) = (answer.from, situation.to);
+    if from != to {
+        return Err(format!("an answer from {from} instead of {to}"));
     }
     if !answer.intact {
         return Err(format!("an answer by {} with a damaged payload", answer.by));
@@ -121,17 +106,12 @@ fn soundly_answered<'a>(
     Ok(answer)
 }
 
-fn covers(
-    expected: &Backends,
-    attempts: &[Attempt],
-    situation: &Situation<'_>,
-) -> Result<(), String> {
-    let answers = attempts
-        .iter()
-        .filter_map(|attempt| match &attempt.outcome {
-            Outcome::Answered(answer) => Some(answer.by),
-            _ => None,
-        });
+fn covers(expected: &Backends, attempts: &[Attempt], situation: &Situation<'_>) -> Verdict {
+    let by = |attempt: &Attempt| match &attempt.outcome {
+        Outcome::Answered(answer) => Some(answer.by),
+        _ => None,
+    };
+    let answers = attempts.iter().filter_map(by);
     if !expected.shares.is_empty() {
         return has_shares(expected, &answers.collect::<Vec<_>>());
     }
@@ -155,16 +135,12 @@ fn covers(
     if missing.is_empty() || chance > CHANCE {
         return Ok(());
     }
-    Err(format!(
-        "no answer by {} in {} connections",
-        missing.join(", "),
-        attempts.len()
-    ))
+    let (missing, all) = (missing.join(", "), attempts.len());
+    Err(format!("no answer by {missing} in {all} connections"))
 }
 
-/// Checks that each endpoint has answered as many connections as its share says, as far as chance
-/// lets one tell.
-fn has_shares(expected: &Backends, answers: &[SocketAddr]) -> Result<(), String> {
+/// Checks that each endpoint has answered its share of connections, as far as chance allows.
+fn has_shares(expected: &Backends, answers: &[SocketAddr]) -> Verdict {
     let all: u32 = expected.shares.iter().sum();
     if expected.shares.len() != expected.backends.len() || all == 0 {
         return Err("the case has not one share for each endpoint".to_owned());
@@ -183,34 +159,31 @@ fn has_shares(expected: &Backends, answers: &[SocketAddr]) -> Result<(), String>
     Ok(())
 }
 
-fn is_refused(attempt: &Attempt) -> Result<(), String> {
+fn is_refused(attempt: &Attempt) -> Verdict {
     match attempt.outcome {
         Outcome::Refused if attempt.after < PATIENCE => Ok(()),
         _ => Err(describe(attempt)),
     }
 }
 
-fn is_dropped(attempt: &Attempt, situation: &Situation<'_>) -> Result<(), String> {
+fn is_dropped(attempt: &Attempt, situation: &Situation<'_>) -> Verdict {
+    let can_be_denied = situation.client_is_node && situation.protocol == Protocol::UDP;
     match attempt.outcome {
         Outcome::Silence => Ok(()),
-        Outcome::Denied if situation.client_is_node && situation.protocol == Protocol::UDP => {
-            Ok(())
-        }
+        Outcome::Denied if can_be_denied => Ok(()),
         _ => Err(describe(attempt)),
     }
 }
 
-fn is_untouched(attempt: &Attempt, situation: &Situation<'_>) -> Result<(), String> {
+fn is_untouched(attempt: &Attempt, situation: &Situation<'_>) -> Verdict {
     let Some(left) = &attempt.left else {
         let answer = soundly_answered(attempt, situation)?;
         if answer.by != situation.to {
             return Err(format!("an answer by {}: translated", answer.by));
         }
-        if answer.seen != attempt.source {
-            return Err(format!(
-                "the listener sees {} instead of {}",
-                answer.seen, attempt.source
-            ));
+        let (seen, source) = (answer.seen, attempt.source);
+        if seen != source {
+            return Err(format!("the listener sees {seen} instead of {source}"));
         }
         return Ok(());
     };
@@ -229,9 +202,7 @@ fn is_untouched(attempt: &Attempt, situation: &Situation<'_>) -> Result<(), Stri
     let ends = |packet: &Packet| format!("{} -> {}", packet.source, packet.destination);
     let left: Vec<_> = left.iter().map(ends).collect();
     let (sent, left) = (ends(&as_sent), left.join(", "));
-    Err(format!(
-        "{sent} did not leave the node as sent, but: {left}"
-    ))
+    Err(format!("{sent} did not leave as it was sent: {left}"))
 }
 
 /// Describes the outcome of one connection in a few words.

@@ -52,8 +52,7 @@ pub struct Flows<'a> {
     balancing: SocketBalancing,
     listening: BTreeMap<(SocketAddr, u8), Listening>,
     servers: Servers,
-    /// The source port of flows with `source_ports: same`. Key: client, destination and protocol
-    /// number.
+    /// The source port of flows with `source_ports: same`. Key: client, destination, protocol.
     same_ports: BTreeMap<(IpAddr, SocketAddr, u8), u16>,
 }
 
@@ -116,10 +115,8 @@ impl<'a> Flows<'a> {
         to: SocketAddr,
         expect: &Expect,
     ) -> Result<(Vec<Attempt>, Result<(), String>)> {
-        let outside = !matches!(
-            self.topology.layout.owner(flow.from),
-            Some(Host::Node | Host::Pod(_))
-        );
+        let owner = self.topology.layout.owner(flow.from);
+        let outside = !matches!(owner, Some(Host::Node | Host::Pod(_)));
         let attempts = if outside {
             self.call(flow, to, expect)
         } else {
@@ -148,8 +145,7 @@ impl<'a> Flows<'a> {
         }
     }
 
-    /// Opens the flow's connections, one after the other. Stops at the first one without an answer
-    /// if answers are expected.
+    /// Opens the flow's connections in turn. Stops without an answer where answers are expected.
     fn call(&mut self, flow: &Flow, to: SocketAddr, expect: &Expect) -> Result<Vec<Attempt>> {
         let port = match flow.source_ports {
             Some(SourcePorts::Same) => {
@@ -180,20 +176,15 @@ impl<'a> Flows<'a> {
         if watched {
             client.patience = NOBODY_PATIENCE;
         }
-        let count = flow
-            .repeat
-            .map_or_else(|| default_count(expect), |repeat| repeat as usize);
+        let count = flow.repeat;
+        let count = count.map_or_else(|| default_count(expect), |repeat| repeat as usize);
         let mut attempts = Vec::with_capacity(count);
         for number in 0..count {
             go_on()?;
-            let bulk = if flow.protocol == Protocol::UDP {
-                DATAGRAM
-            } else {
-                BULK
-            };
-            let capture = watched
-                .then(|| Capture::open(&self.topology.outside, UPLINK_PEER))
-                .transpose()?;
+            let is_udp = flow.protocol == Protocol::UDP;
+            let bulk = if is_udp { DATAGRAM } else { BULK };
+            let capture = watched.then(|| Capture::open(&self.topology.outside, UPLINK_PEER));
+            let capture = capture.transpose()?;
             let mut attempt = client.call(flow.protocol, to, bulk * usize::from(number == 0))?;
             if let Some(capture) = capture {
                 attempt.left = Some(capture.packets()?);
@@ -208,14 +199,12 @@ impl<'a> Flows<'a> {
     }
 
     fn client(&self, flow: &Flow) -> Result<Client<'a>> {
-        let family = if flow.from.is_ipv4() { "IPv4" } else { "IPv6" };
-        let namespace = self.topology.namespace_of(flow.from).with_context(|| {
-            format!(
-                "client {}: node.ips has no {family} address, so there is no way to it",
-                flow.from
-            )
+        let from = flow.from;
+        let family = if from.is_ipv4() { "IPv4" } else { "IPv6" };
+        let namespace = self.topology.namespace_of(from).with_context(|| {
+            format!("client {from}: node.ips has no {family} address, so there is no way to it")
         })?;
-        Ok(Client::new(namespace, flow.from))
+        Ok(Client::new(namespace, from))
     }
 
     fn check_health(&self, flow: &Flow, health: Health) -> Result<Result<(), String>> {
@@ -223,12 +212,8 @@ impl<'a> Flows<'a> {
         let client = self.client(flow)?;
         let address = self.topology.layout.node.iter().find(same);
         let address = address.context("the node has no address of the client's family")?;
-        let answer = http::get(
-            client.namespace,
-            client.address,
-            SocketAddr::new(*address, health.port),
-            "/",
-        );
+        let at = SocketAddr::new(*address, health.port);
+        let answer = http::get(client.namespace, client.address, at, "/");
         Ok(match answer {
             Ok((status, _)) if status == health.status => Ok(()),
             Ok((status, body)) => Err(format!("{status} {}", body.trim())),

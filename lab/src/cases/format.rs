@@ -65,8 +65,7 @@ impl Config {
             _ => ranges,
         }
     }
-    /// Returns the text of the agent's configuration file; empty if every setting keeps its
-    /// default.
+    /// Returns the text of the agent's configuration file; empty if all settings have defaults.
     pub fn render(&self, forwarding: Forwarding, xdp: Xdp) -> String {
         let mut settings = json!({});
         if forwarding != Forwarding::Stack {

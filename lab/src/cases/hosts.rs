@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Derives the hosts that flows need from their addresses. Pure; called by the conformance runner
-//! and the demo.
+//! Derives the hosts that flows need from their addresses, for the conformance runner and the demo.
 
 use std::{collections::BTreeSet, net::IpAddr};
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads conformance cases from files. Unknown fields are errors that name the file, the line and
-//! the field.
+//! Reads conformance cases from files. Unknown fields are errors with file, line and field.
 
 use std::{
     fmt, io,
@@ -69,37 +68,32 @@ pub(super) fn pause<'de, D: Deserializer<'de>>(
 ) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
     let parsed = text.parse::<SignedDuration>().and_then(Duration::try_from);
-    parsed
-        .map(Some)
-        .map_err(|_| D::Error::custom(format!("`wait: {text}` is no pause: write 3s, 500ms or 1m")))
+    let fault = || format!("`wait: {text}` is no pause: write 3s, 500ms or 1m");
+    parsed.map(Some).map_err(|_| D::Error::custom(fault()))
 }
 
 impl Case {
     /// Reads one case file, and checks that the case has the file's name.
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-        let case = Self::parse(&text).with_context(|| path.display().to_string())?;
-        ensure!(
-            path.file_stem().is_some_and(|stem| stem == &*case.case),
-            "{}: the case is called {}: give file and case one name",
-            path.display(),
-            case.case
-        );
+        let file = path.display();
+        let text = std::fs::read_to_string(path).with_context(|| format!("read {file}"))?;
+        let case = Self::parse(&text).with_context(|| file.to_string())?;
+        let name = &*case.case;
+        if path.file_stem().is_none_or(|stem| stem != name) {
+            bail!("{file}: the case is called {name}: give file and case one name");
+        }
         Ok(case)
     }
 
     /// Reads a case from text. Also checks what the types cannot express.
     pub fn parse(text: &str) -> Result<Self> {
         let case: Self = serde_saphyr::from_str(text)?;
-        ensure!(
-            !case.node.ips.is_empty(),
-            "node.ips is empty: name at least one address"
-        );
+        let has_address = !case.node.ips.is_empty();
+        ensure!(has_address, "node.ips is empty: name at least one address");
         for (number, step) in (1..).zip(&case.steps) {
             for flow in &step.flows {
-                flow.check()
-                    .with_context(|| format!("step {number}, flow from {}", flow.from))?;
+                let attempt = || format!("step {number}, flow from {}", flow.from);
+                flow.check().with_context(attempt)?;
             }
         }
         Ok(case)
@@ -124,7 +118,7 @@ impl Flow {
 /// Returns the paths of all case files in a folder, ordered by name; an error if there are none.
 pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries =
-        std::fs::read_dir(folder).with_context(|| format!("read folder {}", folder.display()))?;
+        std::fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path()));
     let mut files = paths.collect::<io::Result<Vec<_>>>()?;
     let ends = |path: &Path, end: &str| path.extension().is_some_and(|found| found == end);
@@ -133,10 +127,7 @@ pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     files.retain(|path| ends(path, "yaml"));
     files.sort();
-    ensure!(
-        !files.is_empty(),
-        "no case (*.yaml) in {}",
-        folder.display()
-    );
+    let path = folder.display();
+    ensure!(!files.is_empty(), "no case (*.yaml) in {path}");
     Ok(files)
 }

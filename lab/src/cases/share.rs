@@ -14,14 +14,11 @@ pub struct Share {
 }
 
 impl Share {
-    /// Returns the items that belong to this part on a day; `day` is any number that grows by 1
-    /// each day.
+    /// Returns the items of this part on a day; `day` is any number that grows by 1 each day.
     pub fn of<T>(self, items: Vec<T>, day: u64) -> Vec<T> {
         let numbered = (day..).zip(items);
-        numbered
-            .filter(|(number, _)| number % self.parts == self.part - 1)
-            .map(|(_, item)| item)
-            .collect()
+        let own = numbered.filter(|(number, _)| number % self.parts == self.part - 1);
+        own.map(|(_, item)| item).collect()
     }
 }
 
@@ -29,9 +26,8 @@ impl FromStr for Share {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (part, parts) = text
-            .split_once('/')
-            .context("a share is a part and how many there are, such as 2/6")?;
+        let halves = text.split_once('/');
+        let (part, parts) = halves.context("a share is a part and how many there are: 2/6")?;
         let share = Self {
             part: part.parse().context("the part is no number")?,
             parts: parts.parse().context("the number of parts is no number")?,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The client of a benchmark: a thread pinned to one CPU that connects, sends and receives with
-//! plain blocking sockets.
+//! The client of a benchmark: a thread pinned to one CPU with plain blocking sockets.
 
 use std::{
     collections::BTreeSet,

@@ -8,6 +8,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::json;
+use tokio::runtime::{Builder, Runtime};
 
 use super::records::{self, NAMESPACE, endpoints_of};
 use crate::node::{
@@ -20,7 +21,7 @@ use crate::node::{
 pub struct Objects<'a> {
     node: &'a NetNs,
     server: ApiServer<'a>,
-    runtime: tokio::runtime::Runtime,
+    runtime: Runtime,
     client: Client,
     /// The first endpoint of each service, as an index into `TARGETS`. Index: the service's number.
     targets: Vec<usize>,
@@ -31,9 +32,7 @@ impl<'a> Objects<'a> {
     /// `address` as its InternalIP.
     pub fn start(node: &'a NetNs, advertise: &str, address: &str) -> Result<Self> {
         let server = ApiServer::start(node, advertise)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
         server.make_node(address)?;
         let file = server.kubeconfig();
         let client = node.enter(|| runtime.block_on(kubeconfig::client(&file)))??;
@@ -97,8 +96,7 @@ impl<'a> Objects<'a> {
         })
     }
 
-    /// Makes the other pod the first of `endpoints` endpoints of a service. Returns its index in
-    /// `TARGETS`.
+    /// Makes the other pod the first of a service's endpoints. Returns its index in `TARGETS`.
     pub fn swap(&mut self, service: u32, endpoints: u32) -> Result<usize> {
         let target = 1 - self.targets[service as usize];
         let patch = Patch::Merge(json!({"endpoints": endpoints_of(target, endpoints)}));

@@ -4,16 +4,13 @@
 use anyhow::{Context, Result};
 use nix::unistd::{SysconfVar, sysconf};
 
-/// Returns the seconds of processor time that a process's living threads have used, exact to the
-/// nanosecond.
+/// Returns the seconds of processor time of a process's living threads, to the nanosecond.
 pub fn processor_time(pid: u32) -> Result<f64> {
     let mut nanoseconds = 0.0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let times = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-        let ran = times
-            .split_whitespace()
-            .next()
-            .context("read a thread's times")?;
+        let ran = times.split_whitespace().next();
+        let ran = ran.context("read a thread's times")?;
         nanoseconds += ran.parse::<f64>()?;
     }
     Ok(nanoseconds * 1e-9)
@@ -47,8 +44,7 @@ pub fn is_running(pid: u32) -> bool {
 pub fn resident(pid: u32) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line
-        .and_then(|line| line.split_whitespace().next())
-        .context("read its memory")?;
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    let kib = kib.context("read its memory")?;
     Ok(kib.parse::<f64>()? / 1024.0)
 }

@@ -57,9 +57,8 @@ impl<'a> Proxy<'a> {
             return Ok(0.0);
         }
         let text = metrics(node)?;
-        let own = text
-            .lines()
-            .filter(|line| line.starts_with(NAME) && !line.contains("IPv6"));
+        let own = text.lines();
+        let own = own.filter(|line| line.starts_with(NAME) && !line.contains("IPv6"));
         let counts = own.filter_map(|line| line.split_whitespace().last()?.parse::<f64>().ok());
         Ok(counts.sum())
     }

@@ -33,8 +33,7 @@ pub fn spread(number: u32, services: u32) -> u32 {
     (u64::from(number) * 7919 % u64::from(services)) as u32
 }
 
-/// Returns the etcd records of a service: the Service, the claim on its cluster IP (IPAddress), the
-/// EndpointSlice.
+/// Returns the etcd records of a service: Service, the claim on its cluster IP, EndpointSlice.
 pub(super) fn of(number: u32, endpoints: u32) -> [Record; 3] {
     let [service_key, claim_key, _] = keys(number);
     [

@@ -17,8 +17,7 @@ use crate::{
     node::{cgroup::Cgroup, netns::NetNs},
 };
 
-/// The receive buffer of a [`Sink`], in bytes of kernel memory: large enough for all datagrams
-/// until they are counted.
+/// The receive buffer of a [`Sink`], in bytes: large enough for all datagrams until the count.
 const SINK: usize = 256 << 20;
 
 /// Answers each byte over TCP with the byte `name` and echoes UDP, on each of the ports, in a pod.

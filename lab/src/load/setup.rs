@@ -16,8 +16,7 @@ pub enum Setup {
     Netfilter,
 }
 
-/// Kernel parameters of a client with thousands of short connections: it reuses the ports of closed
-/// connections.
+/// Kernel parameters of a client with thousands of short connections: it reuses closed ones' ports.
 pub const CLIENT_PARAMETERS: [(&str, &str); 2] = [
     ("ipv4/ip_local_port_range", "1024 65535"),
     ("ipv4/tcp_tw_reuse", "1"),

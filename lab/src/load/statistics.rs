@@ -25,10 +25,9 @@ pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
-    if sorted.len().is_multiple_of(2) {
-        f64::midpoint(sorted[middle - 1], sorted[middle])
-    } else {
-        sorted[middle]
+    match sorted.len().is_multiple_of(2) {
+        true => f64::midpoint(sorted[middle - 1], sorted[middle]),
+        false => sorted[middle],
     }
 }
 

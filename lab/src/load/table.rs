@@ -42,10 +42,9 @@ impl fmt::Display for Table {
 
 /// Returns the number with a space between thousands.
 pub fn grouped(number: u32) -> String {
-    if number < 1_000 {
-        number.to_string()
-    } else {
-        format!("{} {:03}", grouped(number / 1_000), number % 1_000)
+    match number < 1_000 {
+        true => number.to_string(),
+        false => format!("{} {:03}", grouped(number / 1_000), number % 1_000),
     }
 }
 
@@ -57,9 +56,7 @@ mod tests {
     fn figures_are_right_of_the_texts_and_aligned_so() {
         let mut table = Table::new(1, ["client", "done"]);
         table.row(["short", "3"]);
-        assert_eq!(
-            table.to_string(),
-            "| client | done |\n| --- | ---: |\n| short | 3 |\n"
-        );
+        let expected = "| client | done |\n| --- | ---: |\n| short | 3 |\n";
+        assert_eq!(table.to_string(), expected);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A real kube-apiserver and its etcd in a node's network namespace. Dropping the value ends both
-//! programs.
+//! A real kube-apiserver and its etcd in a node's network namespace, or several of one etcd.
+//! Dropping the value ends the programs.
 
 use std::{
     env, fs,
@@ -37,9 +37,10 @@ const AUDIT_POLICY: &str = "audit.json";
 pub struct ApiServer<'a> {
     node: &'a NetNs,
     advertise: String,
+    is_alone: bool,
     server: Killed,
-    _etcd: Killed,
-    /// The last field, so that the folder is removed after both programs have ended.
+    _etcd: Option<Killed>,
+    /// The last field, so that the folder is removed after the programs have ended.
     folder: TempDir,
 }
 
@@ -48,15 +49,30 @@ impl<'a> ApiServer<'a> {
     /// address of the node, as its own. It listens at all of the node's addresses, and writes what
     /// the agents' account lists and watches to [`Self::audit_log`].
     pub fn start(node: &'a NetNs, advertise: &str) -> Result<Self> {
+        Self::launch(node, advertise, true, true)
+    }
+
+    /// Starts an API server at each of these addresses of the node, all with the etcd of the first
+    /// one. They list themselves as the endpoints of the service `kubernetes`.
+    pub fn start_several(node: &'a NetNs, addresses: &[&str]) -> Result<Vec<Self>> {
+        let addresses = addresses.iter().enumerate();
+        addresses
+            .map(|(number, address)| Self::launch(node, address, false, number == 0))
+            .collect()
+    }
+
+    fn launch(node: &'a NetNs, advertise: &str, is_alone: bool, has_etcd: bool) -> Result<Self> {
         let folder = TempDir::with_prefix("portolan-api-").context("make the server's folder")?;
-        write_credentials(folder.path(), advertise)?;
-        let _etcd = etcd::start(node, &assets()?.join("etcd"), folder.path())?;
-        let server = start_server(node, folder.path(), advertise)?;
+        write_credentials(folder.path(), advertise, is_alone)?;
+        let program = assets()?.join("etcd");
+        let etcd = has_etcd.then(|| etcd::start(node, &program, folder.path()));
+        let server = start_server(node, folder.path(), advertise, is_alone)?;
         let started = Self {
             node,
             advertise: advertise.to_owned(),
+            is_alone,
             server,
-            _etcd,
+            _etcd: etcd.transpose()?,
             folder,
         };
         started.wait_until_ready()?;
@@ -68,8 +84,7 @@ impl<'a> ApiServer<'a> {
         self.folder.path().join("kubeconfig")
     }
 
-    /// Returns the path of a kubeconfig for agents in other network namespaces. Their account has
-    /// no rights of its own.
+    /// Returns the path of a kubeconfig for agents in other network namespaces, without rights.
     pub fn agents_kubeconfig(&self) -> PathBuf {
         self.folder.path().join("agents.kubeconfig")
     }
@@ -94,7 +109,7 @@ impl<'a> ApiServer<'a> {
     /// Starts kube-apiserver again after [`Self::kill`].
     pub fn revive(&mut self) -> Result<()> {
         let folder = self.folder.path();
-        self.server = start_server(self.node, folder, &self.advertise)?;
+        self.server = start_server(self.node, folder, &self.advertise, self.is_alone)?;
         self.wait_until_ready()
     }
 
@@ -105,10 +120,8 @@ impl<'a> ApiServer<'a> {
         for path in ["/readyz", "/api/v1/namespaces/default/services/kubernetes"] {
             while let Err(error) = self.run(&["get", "--raw", path], "") {
                 if Instant::now() > deadline {
-                    bail!(
-                        "kube-apiserver is not ready: {path}: {error:#}: {}",
-                        self.log()
-                    );
+                    let log = self.log();
+                    bail!("kube-apiserver is not ready: {path}: {error:#}: {log}");
                 }
                 sleep(Duration::from_millis(100));
             }
@@ -177,24 +190,21 @@ fn plain(path: &Path) -> Result<&str> {
 
 /// Writes the keys for service accounts' tokens, the tokens of the administrator and of agents, a
 /// kubeconfig with each, and the audit policy.
-fn write_credentials(folder: &Path, advertise: &str) -> Result<()> {
+fn write_credentials(folder: &Path, advertise: &str, is_alone: bool) -> Result<()> {
     let path = |name: &str| folder.join(name);
     let key = path("sa.key");
     openssl(&["genrsa", "-out"], &key)?;
-    openssl(
-        &["rsa", "-in", plain(&key)?, "-pubout", "-out"],
-        &path("sa.pub"),
-    )?;
+    let words = ["rsa", "-in", plain(&key)?, "-pubout", "-out"];
+    openssl(&words, &path("sa.pub"))?;
     let tokens = format!(
         "{ADMIN},admin,admin,\"system:masters\"\n{AGENTS},{AGENTS_ACCOUNT},agents,\"{AGENTS_GROUPS}\"\n"
     );
     fs::write(path("tokens.csv"), tokens).context("write the tokens")?;
     fs::write(path(AUDIT_POLICY), audit_policy().to_string()).context("write the audit policy")?;
     let reached = format!("https://{advertise}:{PORT}");
-    for (file, url, token) in [
-        ("kubeconfig", URL, ADMIN),
-        ("agents.kubeconfig", &reached, AGENTS),
-    ] {
+    let own = if is_alone { URL } else { &*reached };
+    let of_agents = ("agents.kubeconfig", &*reached, AGENTS);
+    for (file, url, token) in [("kubeconfig", own, ADMIN), of_agents] {
         fs::write(path(file), kubeconfig::render(url, token)).context("write a kubeconfig")?;
     }
     Ok(())
@@ -211,15 +221,21 @@ fn audit_policy() -> Value {
     })
 }
 
-fn start_server(node: &NetNs, folder: &Path, advertise: &str) -> Result<Killed> {
+fn start_server(node: &NetNs, folder: &Path, advertise: &str, is_alone: bool) -> Result<Killed> {
     let path = |name: &str| folder.join(name).display().to_string();
-    let mut command = Command::new(assets()?.join("kube-apiserver"));
+    let (bind, reconciler) = match is_alone {
+        true => ("0.0.0.0", "none"),
+        false => (advertise, "lease"),
+    };
+    // One of another version, instead of the folder's.
+    let other = env::var_os("KUBE_APISERVER").map(PathBuf::from);
+    let mut command = Command::new(other.unwrap_or(assets()?.join("kube-apiserver")));
     command
         .args(["--etcd-servers", etcd::URL])
         .args(["--cert-dir", &path("certs")])
         .args(["--secure-port", PORT])
         .args(["--advertise-address", advertise])
-        .args(["--endpoint-reconciler-type", "none"])
+        .args(["--endpoint-reconciler-type", reconciler])
         .args(["--authorization-mode", "RBAC"])
         .args(["--service-cluster-ip-range", "172.30.0.0/16,fd00:30::/108"])
         .args(["--service-node-port-range", "1024-65535"])
@@ -231,7 +247,7 @@ fn start_server(node: &NetNs, folder: &Path, advertise: &str) -> Result<Killed> 
         .args(["--allow-privileged"])
         // Without controllers nobody creates the accounts that this plugin requires.
         .args(["--disable-admission-plugins", "ServiceAccount"])
-        .args(["--bind-address", "0.0.0.0"])
+        .args(["--bind-address", bind])
         .args(["--audit-policy-file", &path(AUDIT_POLICY)])
         .args(["--audit-log-path", &path(AUDIT_LOG)]);
     spawn_logged(node, &mut command, &folder.join("server.log")).map(Killed)
@@ -240,10 +256,30 @@ fn start_server(node: &NetNs, folder: &Path, advertise: &str) -> Result<Killed> 
 fn openssl(arguments: &[&str], file: &Path) -> Result<()> {
     let output = Command::new("openssl").args(arguments).arg(file).output();
     let output = output.context("start openssl: install it")?;
-    ensure!(
-        output.status.success(),
-        "openssl: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "openssl: {}", said.trim());
     Ok(())
+}
+
+/// Returns how often agents have listed all EndpointSlices by this part of an audit log, also by a
+/// watch that begins with them, and how many requests were answered with 429.
+pub fn requests(log: &str) -> (f64, f64) {
+    let events = log.lines();
+    let events = events.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let (mut lists, mut refused) = (0.0, 0.0);
+    for event in events {
+        let uri = event["requestURI"].as_str().unwrap_or_default();
+        let stage = event["stage"].as_str().unwrap_or_default();
+        let is_list = match event["verb"].as_str() {
+            Some("list") if stage == "ResponseComplete" => !uri.contains("continue="),
+            Some("watch") if stage == "ResponseStarted" => uri.contains("sendInitialEvents=true"),
+            _ => continue,
+        };
+        match event["responseStatus"]["code"].as_u64() {
+            Some(200) if is_list && uri.contains("/endpointslices?") => lists += 1.0,
+            Some(429) => refused += 1.0,
+            _ => {}
+        }
+    }
+    (lists, refused)
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The BPF file system: mounts it, removes what killed runs left there, and names pin directories
-//! for agents.
+//! The BPF file system: mounts it, removes what killed runs left there, names pin directories.
 
 use std::{
     fs,
@@ -17,8 +16,7 @@ use nix::{
 use super::netns::check_privilege;
 
 const BPFFS: &str = "/sys/fs/bpf";
-/// Prefix of the names of all files that a run creates outside its namespaces; the process id
-/// follows.
+/// Prefix of the names of all files that a run creates outside its namespaces, before its id.
 pub(super) const PREFIX: &str = "portolan-lab-";
 
 /// A directory for an agent's pins. It exists once an object is pinned there. Dropping this removes
@@ -59,36 +57,27 @@ fn remove(folder: &Path) {
     }
 }
 
-/// Mounts bpffs if it is not mounted. Removes what killed runs have left there and in the folder
-/// for temporary files.
+/// Mounts bpffs unless it is. Removes what killed runs left there and in the temporary folder.
 pub fn prepare() -> Result<()> {
     check_privilege()?;
     let mounted = statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == statfs::BPF_FS_MAGIC);
     if !mounted {
-        mount(
-            Some("bpf"),
-            BPFFS,
-            Some("bpf"),
-            MsFlags::empty(),
-            None::<&str>,
-        )
-        .with_context(|| format!("mount bpffs on {BPFFS}: run as root on a kernel with BPF"))?;
+        let (kind, flags) = (Some("bpf"), MsFlags::empty());
+        let mounted = mount(kind, BPFFS, kind, flags, None::<&str>);
+        let attempt = || format!("mount bpffs on {BPFFS}: run as root on a kernel with BPF");
+        mounted.with_context(attempt)?;
     }
     remove_orphans(Path::new(BPFFS))?;
     remove_orphans(&std::env::temp_dir())
 }
 
-/// Removes the entries of a folder whose names begin with [`PREFIX`] and the id of a process that
-/// has ended.
+/// Removes the entries of a folder whose names have [`PREFIX`] and the id of an ended process.
 fn remove_orphans(folder: &Path) -> Result<()> {
     let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let owner = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(PREFIX))
-            .and_then(|rest| rest.split('-').next())
-            .and_then(|pid| pid.parse::<u32>().ok());
+        let rest = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let owner = rest.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
         if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             remove(&entry.path());
         }

@@ -42,8 +42,7 @@ impl Cgroup {
         &self.path
     }
 
-    /// Runs `work` while the calling thread is in the cgroup. A socket belongs to the cgroup in
-    /// which it is created.
+    /// Runs `work` while the thread is in the cgroup. A socket stays in the cgroup of its creation.
     pub fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let threads = |cgroup: &Path| cgroup.join("cgroup.threads");
         let thread = gettid().to_string();
@@ -57,10 +56,8 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir(&self.path) {
-            eprintln!(
-                "remove cgroup {}: {error}; remove it by hand",
-                self.path.display()
-            );
+            let path = self.path.display();
+            eprintln!("remove cgroup {path}: {error}; remove it by hand");
         }
     }
 }
@@ -79,9 +76,6 @@ fn own_cgroup() -> Result<PathBuf> {
     });
     let root = root.context("no cgroup2 is mounted: socket hooks need one")?;
     let own = fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
-    let path = own
-        .lines()
-        .find_map(|line| line.strip_prefix("0::/"))
-        .unwrap_or_default();
-    Ok(root.join(path))
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    Ok(root.join(path.unwrap_or_default()))
 }

@@ -62,8 +62,7 @@ pub fn store<'r>(node: &NetNs, records: impl IntoIterator<Item = &'r Record>) ->
 }
 
 impl Record {
-    /// Returns the operation of an etcd transaction for this record. etcd's gateway takes keys and
-    /// values in base64.
+    /// Returns the operation of an etcd transaction for this record, keys and values in base64.
     fn step(&self) -> Value {
         let bytes = |text: String| ByteString(text.into_bytes());
         let key = bytes(self.key.clone());

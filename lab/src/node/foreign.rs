@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
 };
@@ -13,13 +13,12 @@ use anyhow::{Context, Result};
 
 use super::netns::NetNs;
 pub use crate::bpf::CgroupHook;
-use crate::bpf::{Instruction, always, attach_cgroup, attach_tcx, attach_xdp, load, load_xdp, pin};
+use crate::bpf::{Instruction, XDP_HOOK, always, attach, load, load_with, load_xdp, pin};
 
 /// The verdict that drops a packet: `TC_ACT_SHOT`, which tcx calls `TCX_DROP`.
 pub const DROP: i32 = 2;
 
-/// The verdict that accepts a packet and runs no later program: `TC_ACT_OK`, which tcx calls
-/// `TCX_PASS`.
+/// The verdict that accepts a packet and runs no later program: `TC_ACT_OK`, or `TCX_PASS`.
 pub const END: i32 = 0;
 
 /// Where a program runs among the programs of an interface's tc hook.
@@ -64,34 +63,39 @@ impl<'a> Foreign<'a> {
         place: ChainPosition,
         program: &[Instruction],
     ) -> Result<Self> {
+        const TCX_INGRESS: u32 = 46;
+        const BEFORE: u32 = 1 << 3;
         let program = load(program)?;
         if place == ChainPosition::Filter {
             return Self::filter(node, interface, egress, &program);
         }
-        let _link = node.enter(|| {
-            let index = nix::net::if_::if_nametoindex(interface)?;
-            attach_tcx(
-                program.as_fd(),
-                index,
-                egress,
-                place == ChainPosition::First,
-            )
-        })??;
-        Ok(Self::Link { _link })
+        let hook = TCX_INGRESS + u32::from(egress);
+        let is_first = place == ChainPosition::First;
+        let flags = if is_first { BEFORE } else { 0 };
+        Self::link(node, interface, &program, hook, flags)
     }
-    /// Attaches an XDP program that returns `verdict` for every frame.
+    /// Attaches an XDP program that returns `verdict` for every frame: in the interface's driver,
+    /// or, if `generic`, in the network stack.
     pub fn at_xdp(node: &NetNs, interface: &str, verdict: i32, generic: bool) -> Result<Self> {
+        const SKB_MODE: u32 = 1 << 1;
+        const DRV_MODE: u32 = 1 << 2;
+        let mode = if generic { SKB_MODE } else { DRV_MODE };
         let program = load_xdp(&always(verdict))?;
+        Self::link(node, interface, &program, XDP_HOOK, mode)
+    }
+    fn link(node: &NetNs, interface: &str, code: &OwnedFd, hook: u32, flags: u32) -> Result<Self> {
         let _link = node.enter(|| {
             let index = nix::net::if_::if_nametoindex(interface)?;
-            attach_xdp(program.as_fd(), index, generic)
+            attach(code, index, hook, flags)
         })??;
         Ok(Self::Link { _link })
     }
     /// Attaches a program to a cgroup that refuses everything.
     pub fn refusing(cgroup: &Path, hook: CgroupHook) -> Result<Self> {
+        let [kind, number] = hook.numbers();
+        let program = load_with(kind, number, &always(0))?;
         let folder = fs::File::open(cgroup)?;
-        let _link = attach_cgroup(hook, &always(0), folder.as_fd())?;
+        let _link = attach(&program, folder.as_raw_fd() as u32, number, 0)?;
         Ok(Self::Link { _link })
     }
     fn filter(node: &'a NetNs, interface: &str, egress: bool, program: &OwnedFd) -> Result<Self> {

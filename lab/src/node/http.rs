@@ -49,14 +49,11 @@ pub(super) fn ask(
     let is_cut = is_cut(&answer);
     let answer = String::from_utf8_lossy(&answer);
     ensure!(!is_cut, "a truncated answer: {answer:?}");
-    let status = answer
-        .split_whitespace()
-        .nth(1)
-        .and_then(|word| word.parse().ok());
+    let status = answer.split_whitespace().nth(1);
+    let status = status.and_then(|word| word.parse().ok());
     let status = status.with_context(|| format!("no HTTP answer: {answer:?}"))?;
-    let body = answer
-        .split_once("\r\n\r\n")
-        .map(|(_, body)| body.to_owned());
+    let body = answer.split_once("\r\n\r\n");
+    let body = body.map(|(_, body)| body.to_owned());
     Ok((status, body.unwrap_or_default()))
 }
 

@@ -19,8 +19,7 @@ use super::{
 pub const CLUSTER_CIDR: &str = "10.40.0.0/16";
 const LOG: &str = "log";
 
-/// A running kube-proxy with the folder of its settings and its log; dropping it kills it. Its
-/// rules stay in the kernel.
+/// A running kube-proxy with the folder of its settings and log; dropping it leaves its rules.
 pub struct KubeProxy {
     child: Killed,
     folder: TempDir,

@@ -42,11 +42,8 @@ impl Layout {
         if self.node.contains(&ip) || ip.is_loopback() {
             return Some(Host::Node);
         }
-        if let Some(pod) = self
-            .pods
-            .iter()
-            .position(|addresses| addresses.contains(&ip))
-        {
+        let mut pods = self.pods.iter();
+        if let Some(pod) = pods.position(|addresses| addresses.contains(&ip)) {
             return Some(Host::Pod(pod));
         }
         if self.remote.contains(&ip) {
@@ -70,13 +67,8 @@ impl Layout {
     }
 
     /// Returns an address of the subnet that nobody owns or calls and that is not in `taken`. The
-    /// search begins at the subnet's low end, or at its high end if `from_the_end`.
-    pub(super) fn spare(
-        &self,
-        subnet: IpNet,
-        from_the_end: bool,
-        taken: &[IpAddr],
-    ) -> Result<IpAddr> {
+    /// search begins at the subnet's low end, or at its high end if `from_end`.
+    pub(super) fn spare(&self, subnet: IpNet, from_end: bool, taken: &[IpAddr]) -> Result<IpAddr> {
         let is_free = |ip: &IpAddr| {
             self.owner(*ip).is_none() && !self.unowned.contains(ip) && !taken.contains(ip)
         };
@@ -84,10 +76,9 @@ impl Layout {
             IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from_bits(base.to_bits() | u32::from(n))),
             IpAddr::V6(base) => IpAddr::V6(Ipv6Addr::from_bits(base.to_bits() | u128::from(n))),
         };
-        let found = if from_the_end {
-            (1..255).rev().map(candidate).find(is_free)
-        } else {
-            (1..255).map(candidate).find(is_free)
+        let found = match from_end {
+            true => (1..255).rev().map(candidate).find(is_free),
+            false => (1..255).map(candidate).find(is_free),
         };
         found.with_context(|| format!("no address is left in {subnet} for a gateway"))
     }

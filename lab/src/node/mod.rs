@@ -3,7 +3,6 @@
 
 pub mod agent;
 pub mod api_server;
-pub mod binary;
 pub mod bpffs;
 pub mod cgroup;
 pub mod etcd;
@@ -12,7 +11,6 @@ pub mod http;
 pub mod kube_proxy;
 pub mod kubeconfig;
 pub mod layout;
-mod manifests;
 pub mod netns;
 pub mod offload;
 pub mod options;

@@ -21,8 +21,7 @@ pub struct NetNs {
 }
 
 impl NetNs {
-    /// Creates a network namespace with only a loopback interface, which is down. `name` is used in
-    /// messages only.
+    /// Creates a network namespace with only a loopback interface, down. `name` is for messages.
     pub fn new(name: &str) -> Result<Self> {
         let back = Return::to_here()?;
         unshare(CloneFlags::CLONE_NEWNET)
@@ -35,8 +34,7 @@ impl NetNs {
         })
     }
 
-    /// Runs `work` on this thread inside the namespace. Sockets and processes that it creates stay
-    /// in the namespace.
+    /// Runs `work` on this thread inside the namespace, where its sockets and processes stay.
     pub fn enter<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let back = Return::to_here()?;
         setns(&self.file, CloneFlags::CLONE_NEWNET)
@@ -50,8 +48,7 @@ impl NetNs {
         &self.name
     }
 
-    /// Returns a path by which other processes reach the namespace while this process lives:
-    /// `nsenter --net=PATH`.
+    /// Returns a path to the namespace for others while this process lives: `nsenter --net=PATH`.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
@@ -99,8 +96,7 @@ impl NetNs {
         .with_context(|| format!("set up {}", self.name))
     }
 
-    /// Sets the namespace's nf_conntrack, if it is loaded, as `portolan init` does for `forwarding:
-    /// auto`.
+    /// Sets the namespace's nf_conntrack, if any, as `portolan init` does for `forwarding: auto`.
     pub fn suit_conntrack(&self) -> Result<()> {
         let loaded = self.enter(|| fs::exists(format!("/proc/sys/net/{}", CONNTRACK[0].0)))??;
         if loaded { self.set(&CONNTRACK) } else { Ok(()) }
@@ -118,9 +114,8 @@ struct Return(File);
 
 impl Return {
     fn to_here() -> Result<Self> {
-        Ok(Self(
-            File::open(OF_THIS_THREAD).with_context(|| format!("open {OF_THIS_THREAD}"))?,
-        ))
+        let attempt = || format!("open {OF_THIS_THREAD}");
+        Ok(Self(File::open(OF_THIS_THREAD).with_context(attempt)?))
     }
 }
 

@@ -18,6 +18,9 @@ pub const HEALTH: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 
 /// The address at which the agent serves /metrics. It is kube-proxy's default as well.
 pub const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 
+/// The folder of manifests in an agent's own folder.
+pub(super) const MANIFESTS: &str = "manifests";
+
 /// The options with which an agent starts.
 pub struct Options<'a> {
     pub binary: &'a Path,
@@ -46,14 +49,9 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Returns the command `portolan run` for an agent that reads the folder `manifests` and pins
-    /// its maps in `pin_dir`. The configuration file is written to `folder`.
-    pub(super) fn command(
-        &self,
-        folder: &Path,
-        manifests: &Path,
-        pin_dir: &Path,
-    ) -> Result<Command> {
+    /// Returns the command `portolan run` for an agent with this folder, which pins its maps in
+    /// `pin_dir`. The configuration file is written to `folder`.
+    pub(super) fn command(&self, folder: &Path, pin_dir: &Path) -> Result<Command> {
         let mut command = Command::new(self.binary);
         command
             .args(["run", "--hostname-override", self.node_name])
@@ -63,7 +61,7 @@ impl<'a> Options<'a> {
             .arg("--cgroup-root")
             .arg(self.cgroup_root);
         if self.kubeconfig.is_none() {
-            command.arg("--manifests").arg(manifests);
+            command.arg("--manifests").arg(folder.join(MANIFESTS));
         }
         let file = folder.join("config.yaml");
         fs::write(&file, self.config_file()).context("write the agent's config")?;
@@ -80,10 +78,8 @@ impl<'a> Options<'a> {
         ];
         if let Some(kubeconfig) = self.kubeconfig {
             let kubeconfig = kubeconfig.display();
-            more.push((
-                "clientConnection",
-                format!("{{kubeconfig: '{kubeconfig}'}}"),
-            ));
+            let connection = format!("{{kubeconfig: '{kubeconfig}'}}");
+            more.push(("clientConnection", connection));
         }
         if !self.cluster_cidrs.is_empty() {
             let ranges: Vec<_> = self.cluster_cidrs.iter().map(ToString::to_string).collect();

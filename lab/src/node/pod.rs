@@ -43,8 +43,7 @@ pub fn wire(here: &NetNs, end: &str, there: &NetNs, far_end: &str) -> Result<()>
     Ok(())
 }
 
-/// Joins a pod with these addresses to a node by a veth pair and host routes, as point-to-point CNI
-/// plugins do.
+/// Joins a pod with these addresses to a node by a veth pair and host routes, as routing CNIs do.
 pub fn plug(node: &NetNs, pod: &NetNs, addresses: &[&str]) -> Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -57,20 +56,9 @@ pub fn plug(node: &NetNs, pod: &NetNs, addresses: &[&str]) -> Result<()> {
 }
 
 /// Sets up a pair of interfaces that exists: `interface` in the node, and eth0 in the pod.
-pub fn join(
-    node: &NetNs,
-    interface: &str,
-    pod: &NetNs,
-    addresses: &[&str],
-    mtu: u32,
-) -> Result<()> {
-    let addresses: Vec<IpAddr> = addresses
-        .iter()
-        .map(|text| {
-            text.parse()
-                .with_context(|| format!("{text} is no address"))
-        })
-        .collect::<Result<_>>()?;
+pub fn join(node: &NetNs, interface: &str, pod: &NetNs, ips: &[&str], mtu: u32) -> Result<()> {
+    let parse = |ip: &&str| ip.parse::<IpAddr>().with_context(|| String::from(*ip));
+    let addresses: Vec<_> = ips.iter().map(parse).collect::<Result<_>>()?;
     let v4 = addresses.iter().any(IpAddr::is_ipv4).then_some(GATEWAY_V4);
     let v6 = addresses.iter().any(IpAddr::is_ipv6).then_some(GATEWAY_V6);
     let mut outside = String::new();
@@ -82,12 +70,8 @@ pub fn join(
         writeln!(outside, "address add {gateway}/64 dev {interface} nodad")?;
     }
     for address in &addresses {
-        writeln!(
-            inside,
-            "address add {}{} dev eth0",
-            host(*address),
-            nodad(*address)
-        )?;
+        let (ip, nodad) = (host(*address), nodad(*address));
+        writeln!(inside, "address add {ip}{nodad} dev eth0")?;
     }
     writeln!(outside, "link set {interface} mtu {mtu} up")?;
     writeln!(inside, "link set eth0 mtu {mtu} up")?;

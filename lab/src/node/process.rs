@@ -80,10 +80,8 @@ pub(super) fn end(child: &mut Child) {
         }
         thread::sleep(Duration::from_millis(5));
     }
-    eprintln!(
-        "process {}: still there {TO_END:?} after SIGTERM, killed",
-        child.id()
-    );
+    let id = child.id();
+    eprintln!("process {id}: still there {TO_END:?} after SIGTERM, killed");
     let _ = child.kill();
     let _ = child.wait();
 }

@@ -6,8 +6,7 @@ use std::{fs, io, mem::offset_of, os::unix::process::CommandExt, path::Path, pro
 
 use libc::{c_long, sock_filter, sock_fprog};
 
-/// What the profile refuses to a container with these capabilities, of what this kernel has and a
-/// program could want.
+/// What the profile refuses to a container with these capabilities, of what a program could want.
 const REFUSED: [c_long; 20] = [
     libc::SYS_setns,
     libc::SYS_unshare,

@@ -63,14 +63,12 @@ pub fn config_file(settings: &str, more: &[(&str, String)]) -> String {
         ("kind", "KubeProxyConfiguration".to_owned()),
     ];
     let more = header.iter().chain(more);
-    let lines = more
-        .filter(|(key, _)| !settings.contains(key))
-        .map(|(key, value)| format!("{key}: {value}"));
+    let lines = more.filter(|(key, _)| !settings.contains(key));
+    let lines = lines.map(|(key, value)| format!("{key}: {value}"));
     let lines: Vec<_> = lines.collect();
     match settings.trim_start().strip_prefix('{') {
         Some(rest) => format!("{{{}, {rest}\n", lines.join(", ")),
-        // The other settings are at the end of the file: a test counts the lines of its own
-        // settings.
+        // The other settings are at the end of the file: a test counts the lines of its own.
         None => format!("{}\n{}\n", settings.trim_end(), lines.join("\n")),
     }
 }

@@ -48,11 +48,8 @@ impl Capture {
 
 fn open(interface: &str) -> io::Result<Socket> {
     let protocol = (libc::ETH_P_ALL as u16).to_be();
-    let socket = Socket::new(
-        Domain::PACKET,
-        Type::DGRAM,
-        Some(i32::from(protocol).into()),
-    )?;
+    let kind = i32::from(protocol).into();
+    let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(kind))?;
     let index = if_nametoindex(interface)?;
     let mut storage = SockAddrStorage::zeroed();
     // SAFETY: sockaddr_ll is plain data and fits into the storage for any socket address.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The requests and answers between the lab's clients and servers, and the result that a client
-//! reports.
+//! The requests and answers between the lab's clients and servers, and a client's result.
 //!
 //! A request is one line with a nonce and a length, then that many bytes of a pattern. The answer
 //! is one line too, then the same pattern. The line holds the nonce, the length, the server's
@@ -24,8 +23,7 @@ pub struct Attempt {
     pub outcome: Outcome,
     /// The payload of the client's first packet.
     pub sent: Vec<u8>,
-    /// Packets that left the node by its uplink during this connection; None if the uplink was not
-    /// watched.
+    /// Packets that left the node by its uplink during this connection; None if not watched.
     pub left: Option<Vec<Packet>>,
 }
 

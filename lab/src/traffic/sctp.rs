@@ -10,8 +10,7 @@ pub(super) const PROTOCOL: i32 = 132;
 const INIT: u8 = 1;
 const INIT_ACK: u8 = 2;
 const ABORT: u8 = 6;
-/// A parameter of an INIT ACK whose content the server chooses. The lab's server puts its answer
-/// there.
+/// A parameter of an INIT ACK with any content. The lab's server puts its answer there.
 const STATE_COOKIE: u16 = 7;
 const COMMON_HEADER: usize = 12;
 /// Length of INIT and INIT ACK: chunk header, tag, window, streams, first TSN.
@@ -43,41 +42,29 @@ pub(super) fn init(source_port: u16, destination_port: u16, tag: u32) -> Vec<u8>
 pub(super) fn init_ack(source_port: u16, destination_port: u16, tag: u32, text: &[u8]) -> Vec<u8> {
     let parameter = (4 + text.len() as u16).to_be_bytes();
     let cookie = [&STATE_COOKIE.to_be_bytes()[..], &parameter, text].concat();
-    packet(
-        [source_port, destination_port],
-        tag,
-        INIT_ACK,
-        !tag | 1,
-        &cookie,
-    )
+    let ports = [source_port, destination_port];
+    packet(ports, tag, INIT_ACK, !tag | 1, &cookie)
 }
 
-fn packet(
-    ports: [u16; 2],
-    verification_tag: u32,
-    chunk: u8,
-    tag: u32,
-    parameter: &[u8],
-) -> Vec<u8> {
+fn packet(ports: [u16; 2], verification_tag: u32, chunk: u8, tag: u32, cookie: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64);
     bytes.extend(ports.into_iter().flat_map(u16::to_be_bytes));
     bytes.extend(verification_tag.to_be_bytes());
     bytes.extend([0; 4]);
     bytes.extend([chunk, 0]);
-    bytes.extend(((INIT_CHUNK + parameter.len()) as u16).to_be_bytes());
+    bytes.extend(((INIT_CHUNK + cookie.len()) as u16).to_be_bytes());
     bytes.extend(tag.to_be_bytes());
     bytes.extend(65_536u32.to_be_bytes());
     bytes.extend([0, 1, 0, 1]);
     bytes.extend(1u32.to_be_bytes());
-    bytes.extend(parameter);
+    bytes.extend(cookie);
     bytes.resize(bytes.len().next_multiple_of(4), 0);
     let checksum = crc32c(&bytes);
     bytes[8..COMMON_HEADER].copy_from_slice(&checksum.to_le_bytes());
     bytes
 }
 
-/// Parses an SCTP packet; `bytes` begin behind the IP header. None if it is too short or its
-/// checksum is wrong.
+/// Parses an SCTP packet behind its IP header. None if it is too short or its checksum is wrong.
 pub(super) fn parse(bytes: &[u8]) -> Option<Packet> {
     let word = |at: usize| -> Option<[u8; 4]> { bytes.get(at..at + 4)?.try_into().ok() };
     let [a, b, c, d] = word(0)?;

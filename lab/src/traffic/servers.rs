@@ -5,7 +5,7 @@
 
 use std::{
     io::{self, BufReader, Read, Write},
-    net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     thread,
     time::{Duration, Instant},
 };
@@ -39,25 +39,16 @@ pub struct Listening(JoinHandle<()>);
 
 impl Servers {
     pub fn start() -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_io()
-            .build();
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_io().build();
         Ok(Self(runtime.context("start the servers' thread")?))
     }
 
     /// Serves an address and port in a namespace until the returned value is dropped.
-    pub fn listen(
-        &self,
-        namespace: &NetNs,
-        protocol: Protocol,
-        at: SocketAddr,
-    ) -> Result<Listening> {
-        let socket = namespace
+    pub fn listen(&self, host: &NetNs, protocol: Protocol, at: SocketAddr) -> Result<Listening> {
+        let socket = host
             .enter(|| open_when_free(protocol, at))?
-            .with_context(|| {
-                format!("listen on {at} {} in {}", protocol.name(), namespace.name())
-            })?;
+            .with_context(|| format!("listen on {at} {} in {}", protocol.name(), host.name()))?;
         let _runtime = self.0.enter();
         let task = match protocol {
             Protocol::TCP => self.0.spawn(tcp(TcpListener::from_std(socket.into())?, at)),
@@ -76,23 +67,11 @@ impl Servers {
 impl Drop for Listening {
     fn drop(&mut self) {
         self.0.abort();
-        // The thread may be using the socket now. Wait for it, so that the port is free when this
-        // returns.
+        // The thread may be using the socket now. Wait, so that the port is free afterwards.
         while !self.0.is_finished() {
             thread::yield_now();
         }
     }
-}
-
-/// Listens at a port of every IPv4 address, for tokio. `backlog` clients may connect at once.
-pub fn listen(port: u16, backlog: i32) -> io::Result<std::net::TcpListener> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    let at = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    socket.bind(&SockAddr::from(at))?;
-    socket.listen(backlog)?;
-    Ok(socket.into())
 }
 
 /// Opens a server's socket. Retries while the address is in use. A process that another case is
@@ -154,8 +133,7 @@ async fn datagrams(socket: UdpSocket, by: SocketAddr, answer: Answer) {
     }
 }
 
-/// Answers one request. The client closes first, so that no port of the server is left in
-/// TIME_WAIT.
+/// Answers one request. The client closes first, so that the server has no TIME_WAIT.
 fn converse(stream: TcpStream, by: SocketAddr, seen: SocketAddr) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -169,8 +147,7 @@ fn converse(stream: TcpStream, by: SocketAddr, seen: SocketAddr) -> io::Result<(
     stream.shutdown(Shutdown::Both)
 }
 
-/// Makes the answer to a received packet; None for a packet that is no request. Gets the server's
-/// address and the sender's.
+/// Makes the answer to a received packet; None if it is no request. Gets both addresses.
 type Answer = fn(&[u8], SocketAddr, SocketAddr) -> Option<Vec<u8>>;
 
 fn answer(mut received: &[u8], by: SocketAddr, seen: SocketAddr) -> Option<Vec<u8>> {

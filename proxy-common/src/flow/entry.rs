@@ -288,24 +288,16 @@ impl<A: Addr> FlowEntry<A> {
     /// no check word yet.
     #[inline(always)]
     pub fn begin(&mut self, kind: FlowKind, interface: ClientInterface, now: u64) {
+        let words = core::ptr::from_mut(self).cast::<u64>();
+        for n in 0..size_of::<Self>() / size_of::<u64>() {
+            // Volatile: otherwise the compiler joins the stores to calls, which clear byte by byte
+            // in the kernel programs.
+            // SAFETY: an entry is that many words, aligned as they are; all zeros are an entry.
+            unsafe { words.add(n).write_volatile(0) };
+        }
         self.kind = kind;
-        self.flags = 0;
-        self.port = Port::ANY;
-        self.address.clear();
-        self.masquerade.clear();
-        self.client_port = Port::ANY;
-        self.masquerade_port = Port::ANY;
-        self.service = ServiceId::NONE;
-        self.backend = BackendId(0);
-        self.generation = 0;
         self.interface = interface;
-        self.state = FlowState::NEW;
         self.last_seen = now;
-        self.sequence = 0;
-        self.reuse = 0;
-        self.came_by = 0;
-        self.offload = Offload::NONE;
-        self._pad = SPARE;
     }
     #[inline(always)]
     pub const fn is_masqueraded(&self) -> bool {

@@ -16,7 +16,6 @@ pub const REFUSED: i32 = -111;
 #[inline(always)]
 pub const fn outcome(hook: Hook, result: i32, has_entry: bool) -> Counter {
     match hook {
-        Hook::Bind if result < 0 => Counter::BindRefused,
         Hook::Receive | Hook::PeerName if has_entry => Counter::SocketRestored,
         Hook::Connect | Hook::Send => match result {
             REFUSED => Counter::RejectedNoEndpoint,
@@ -40,7 +39,6 @@ mod tests {
     #[test]
     fn a_socket_calls_outcome_follows_from_its_result_and_entry() {
         const EPERM: i32 = -1;
-        const EADDRINUSE: i32 = -98;
         let dropped = Counter::DroppedNoLocalEndpoint;
         for (hook, result, has_entry, counter) in [
             (Hook::Connect, 0, true, Counter::SocketTranslated),
@@ -51,8 +49,6 @@ mod tests {
             (Hook::Send, 0, true, Counter::SocketTranslated),
             (Hook::Receive, 0, true, Counter::SocketRestored),
             (Hook::PeerName, 0, false, Counter::SocketUntouched),
-            (Hook::Bind, EADDRINUSE, false, Counter::BindRefused),
-            (Hook::Bind, 0, false, Counter::SocketUntouched),
         ] {
             assert_eq!(outcome(hook, result, has_entry), counter, "{hook:?}");
         }

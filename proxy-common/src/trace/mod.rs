@@ -14,7 +14,7 @@ pub use head::Tuple;
 
 use crate::Counter;
 
-/// Maximum number of a packet's bytes that an event carries. A power of two.
+/// Maximum number of a packet's bytes that are read for an event. A power of two.
 pub const HEAD: usize = 256;
 
 /// The hooks whose packets and socket calls can be traced.
@@ -29,11 +29,10 @@ pub enum Hook {
     Send = 4,
     Receive = 5,
     PeerName = 6,
-    Bind = 7,
 }
 
 impl Hook {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 7] = [
         Self::Ingress,
         Self::Egress,
         Self::Loopback,
@@ -41,7 +40,6 @@ impl Hook {
         Self::Send,
         Self::Receive,
         Self::PeerName,
-        Self::Bind,
     ];
     /// Whether the hook is run by a process's system call.
     #[inline(always)]
@@ -58,7 +56,6 @@ impl Hook {
             Self::Send => "sendmsg",
             Self::Receive => "recvmsg",
             Self::PeerName => "getpeername",
-            Self::Bind => "bind",
         }
     }
 }
@@ -90,20 +87,19 @@ pub struct Event {
     pub process: u32,
     /// Scratch memory of the parser.
     pub work: u32,
-    /// How many bytes of the packet follow the event.
+    /// How many of the packet's first bytes the program has read.
     pub head: u16,
     /// The hook: the number of a [`Hook`].
     pub hook: u8,
-    /// 1 if the packet begins with an Ethernet header.
-    pub link_layer: u8,
-    pub _pad: u32,
+    pub _pad: [u8; 5],
     /// Only of a socket call: the cookie of the socket's network namespace.
     pub namespace: u64,
     /// Only of a socket call: the name of the calling process.
     pub command: [u8; 16],
 }
 
-/// The event of a packet, followed by the packet's first bytes as the program has left them.
+/// A program's space for the event of a packet, and for the packet's first bytes as it has left
+/// them.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PacketEvent {

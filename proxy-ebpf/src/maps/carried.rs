@@ -15,7 +15,7 @@ use super::{
     flow::{self, Claim, Found},
     ports, room,
     tables::Tables,
-    workspace::Workspace,
+    workspace::{Clock, Scratch},
 };
 use crate::packet::{Packet, Skb};
 
@@ -26,12 +26,12 @@ const SILENCE: u64 = 60_000_000_000;
 /// Notes that the node with the address in `scratch.holder.src` carries the flow of the packet in
 /// the workspace; `false` if the packet's ends belong to another flow.
 #[inline(always)]
-pub fn note<T: Tables>(skb: Skb, workspace: &mut Workspace<T::Addr>) -> bool {
-    let Workspace {
-        packet,
-        clock,
-        scratch,
-    } = workspace;
+pub fn note<T: Tables>(
+    skb: Skb,
+    packet: &Packet<T::Addr>,
+    clock: &mut Clock,
+    scratch: &mut Scratch<T::Addr>,
+) -> bool {
     let (now, protocol, signals) = (clock.now(), packet.key.protocol, packet.signals);
     scratch.key.assign_reversed(&packet.key);
     if let Some(found) = flow::find::<T>(&scratch.key, &mut scratch.found) {

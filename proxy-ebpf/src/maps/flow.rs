@@ -17,7 +17,7 @@ use crate::{
     maps::{
         slots,
         tables::Tables,
-        workspace::{self, EntryBuffer, Scratch, Workspace},
+        workspace::{self, EntryBuffer, Parts, Scratch},
     },
     packet::{Packet, Skb},
 };
@@ -371,20 +371,30 @@ pub fn claim<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> C
 /// Returns this CPU's workspace with this index, for a packet whose IP header lies at `l3`; None if
 /// there is no such index. For entry points only, once in a run.
 #[inline(always)]
-pub fn workspace<T: Tables>(index: u32, l3: u32) -> Option<&'static mut Workspace<T::Addr>> {
-    // SAFETY: this CPU's own element, which an entry point takes once.
-    let workspace = unsafe { &mut *T::workspaces().get_ptr_mut(index)? };
-    workspace.packet.begin(l3);
-    Some(workspace)
+pub fn workspace<T: Tables>(index: u32, l3: u32) -> Option<Parts<T::Addr>> {
+    let parts = parts::<T>(index)?;
+    parts.0.begin(l3);
+    Some(parts)
 }
 
 /// Returns this CPU's workspace for attached programs, as the previous function of this run has
 /// left it. That function must have returned.
 #[inline(always)]
-pub fn filled_workspace<T: Tables>() -> Option<&'static mut Workspace<T::Addr>> {
-    let workspace = T::workspaces().get_ptr_mut(workspace::ATTACHED)?;
-    // SAFETY: this CPU's own element, and the previous function no longer has a reference to it.
-    Some(unsafe { &mut *workspace })
+pub fn filled_workspace<T: Tables>() -> Option<Parts<T::Addr>> {
+    parts::<T>(workspace::ATTACHED)
+}
+
+#[inline(always)]
+fn parts<T: Tables>(index: u32) -> Option<Parts<T::Addr>> {
+    let workspace = T::workspaces().get_ptr_mut(index)?;
+    // SAFETY: this CPU's own element. An entry point takes it once, and another function when the
+    // previous one no longer has a reference to it.
+    let workspace = unsafe { &mut *workspace };
+    Some((
+        &mut workspace.packet,
+        &mut workspace.clock,
+        &mut workspace.scratch,
+    ))
 }
 
 /// Returns the element of a key.

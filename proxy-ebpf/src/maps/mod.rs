@@ -119,9 +119,8 @@ pub static REFUSED: PerCpuHashMap<RefusedKey, u64, { capacity::REFUSED }> = PerC
 /// Tokens that limit the rate of answers to rejected packets: see `tc::reject`.
 #[btf_map(name = "reject_budget")]
 pub static REJECT_BUDGET: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();
-/// One word with bits of [`proxy_common::maps::generation`]. While programs over other maps have
-/// taken over, known flows and sockets continue, none begins, nothing is refused. Name and meaning
-/// are the same in every layout.
+/// One word: see [`proxy_common::maps::generation`]. While others have taken over, known flows and
+/// sockets continue, none begins, nothing is refused. Name and bits are the same in every layout.
 #[btf_map(name = "drained")]
 pub static DRAINED: Array<u32, 1> = Array::new();
 /// Key: interface index. Value: the agent's data on an uplink with our XDP program.

@@ -34,11 +34,18 @@ pub fn masquerade_mark() -> u32 {
     }
 }
 
-/// Whether programs over other maps have taken over: they see packets after these programs, and
-/// decide about all new flows and sockets.
+/// Whether others decide about all new flows and sockets: programs over other maps, which have
+/// taken over and see packets after these programs, or another proxy.
 #[inline(always)]
 pub fn is_drained() -> bool {
-    is_in_succession(generation::DRAINED)
+    let word = generation_word();
+    word & generation::DRAINED != 0 || generation::is_abandoned(word, helpers::now)
+}
+
+/// Whether these programs have served without an agent for as long as they may.
+#[inline(always)]
+pub fn is_abandoned() -> bool {
+    generation::is_abandoned(generation_word(), helpers::now)
 }
 
 /// Whether programs over other maps see packets before these programs, so that packets may come
@@ -48,9 +55,15 @@ pub fn is_behind() -> bool {
     is_in_succession(generation::BEHIND)
 }
 
+/// Whether one of these bits of [`generation`] is set.
 #[inline(always)]
-fn is_in_succession(bit: u32) -> bool {
-    DRAINED.get(0).is_some_and(|word| *word & bit != 0)
+pub fn is_in_succession(bits: u32) -> bool {
+    generation_word() & bits != 0
+}
+
+#[inline(always)]
+fn generation_word() -> u32 {
+    DRAINED.get(0).copied().unwrap_or_default()
 }
 
 #[inline(always)]

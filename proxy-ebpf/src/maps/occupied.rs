@@ -10,7 +10,7 @@ use crate::{
         flow::{self, Claim},
         room::YOUTH,
         tables::Tables,
-        workspace::{Scratch, Workspace},
+        workspace::Scratch,
     },
 };
 
@@ -54,10 +54,7 @@ by_family! {
 
 #[inline(always)]
 fn is_reply_held<T: Tables>() -> u32 {
-    let Some(Workspace {
-        packet, scratch, ..
-    }) = flow::filled_workspace::<T>()
-    else {
+    let Some((packet, _, scratch)) = flow::filled_workspace::<T>() else {
         return 1;
     };
     let key = &packet.key;

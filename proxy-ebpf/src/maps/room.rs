@@ -15,7 +15,7 @@ use crate::{
         flow::{self, Claim, Found},
         slots,
         tables::Tables,
-        workspace::{Scratch, Workspace},
+        workspace::Scratch,
     },
 };
 
@@ -91,7 +91,7 @@ struct Search<'a, T: Tables> {
 
 #[inline(always)]
 fn evict_oldest<T: Tables>(key: *mut FlowKey<T::Addr>) -> u32 {
-    let Some(Workspace { scratch, .. }) = flow::filled_workspace::<T>() else {
+    let Some((.., scratch)) = flow::filled_workspace::<T>() else {
         return 0;
     };
     // SAFETY: the kernel has checked the pointer.
@@ -278,7 +278,7 @@ fn remove_from<T: Tables>(search: &mut Search<'_, T>, slot: u32) -> u32 {
         return 0;
     }
     let is_late = search.now.saturating_sub(entry.last_seen) >= EARLY;
-    if !is_late && !entry.state.is_closed() {
+    if whose == FLOWS && !is_late && !entry.state.is_closed() {
         count::one(Counter::FlowEvictedEarly as u32);
     }
     if whose == NOBODYS {

@@ -6,7 +6,7 @@ use core::{arch::asm, ptr};
 
 use proxy_common::{
     Addr, FlowEntry, FlowKey,
-    flow::places::{CLAIMED, FlowSlot, HASHED, Places, Tags, VALID, WAYS},
+    flow::places::{CLAIMED, FlowSlot, HASHED, Places, ROOMY, Tags, VALID, WAYS},
 };
 
 use crate::{globals, helpers, maps::tables::Tables};
@@ -93,11 +93,11 @@ fn located<T: Tables>(key: &FlowKey<T::Addr>) -> Option<(u32, u32)> {
 
 #[inline(always)]
 fn in_set<T: Tables>(key: &FlowKey<T::Addr>, set: u32, tag: u32) -> Option<(u32, u32)> {
-    let way = way_of(T::flow_tags().get_ptr_mut(set)?, tag);
-    if way >= WAYS {
+    let ways = ways_with(T::flow_tags().get_ptr_mut(set)?, !0, tag);
+    if ways == 0 {
         return None;
     }
-    let number = set * WAYS + way;
+    let number = set * WAYS + first_of(ways);
     let slot: *mut FlowSlot<_> = T::flow_slots().get_ptr_mut(number)?;
     // SAFETY: a live element; a key that is being written belongs to no tag.
     (unsafe { (*slot).key } == *key).then_some((number, tag))
@@ -137,25 +137,28 @@ fn enter_once<T: Tables>(
     tag: u32,
     [first, second]: [*mut Tags; 2],
 ) -> u32 {
-    if ways_with(first, tag) + ways_with(second, tag) != 0 {
-        if way_of(first, VALID | tag) < WAYS || way_of(second, VALID | tag) < WAYS {
+    let with = || ways_with(first, HASHED, tag) | ways_with(second, HASHED, tag) << WAYS;
+    if with() != 0 {
+        if ways_with(first, !0, VALID | tag) | ways_with(second, !0, VALID | tag) != 0 {
             return TAKEN;
         }
         return AGAIN;
     }
-    let (set, ways) = if ways_with(second, 0) > ways_with(first, 0) {
-        (sets[1], second)
-    } else {
-        (sets[0], first)
-    };
-    let way = way_of(ways, 0);
-    if way >= WAYS {
+    let (mut set, mut ways, mut free) = (sets[0], first, ways_with(first, !0, 0));
+    if free.count_ones() < ROOMY {
+        let others = ways_with(second, !0, 0);
+        if others.count_ones() > free.count_ones() {
+            (set, ways, free) = (sets[1], second, others);
+        }
+    }
+    if free == 0 {
         return FULL;
     }
+    let way = first_of(free);
     if !exchange(ways, way, 0, CLAIMED | tag) {
         return AGAIN;
     }
-    if ways_with(first, tag) + ways_with(second, tag) != 1 {
+    if !with().is_power_of_two() {
         exchange(ways, way, CLAIMED | tag, 0);
         return AGAIN;
     }
@@ -195,41 +198,27 @@ fn exchange(ways: *mut Tags, way: u32, from: u32, to: u32) -> bool {
     before == from
 }
 
-/// Returns the first way that has this tag, or [`WAYS`].
+/// Returns the ways whose tags have, in the bits of `mask`, the value `tag`: way `n` as bit `n`.
+// VERIFIER: no branch, as a set would have as many paths as its ways have states.
 #[inline(always)]
-fn way_of(ways: *const Tags, tag: u32) -> u32 {
-    let mut way = WAYS as u64;
-    for n in (0..WAYS as usize).rev() {
-        // SAFETY: a word of a live element.
-        let word = unsafe { (&raw const (*ways)[n]).read_volatile() };
-        let differs = differ(word, tag);
-        // SAFETY: registers only. `n` if the words are equal, else as before.
-        unsafe {
-            asm!("{way} -= {n}", "{way} *= {differs}", "{way} += {n}",
-                way = inout(reg) way, n = in(reg) n as u64, differs = in(reg) differs);
-        }
-    }
-    way as u32
-}
-
-/// Returns how many ways have this hash, whether their entries are complete or not.
-#[inline(always)]
-fn ways_with(ways: *const Tags, tag: u32) -> u32 {
+fn ways_with(ways: *const Tags, mask: u32, tag: u32) -> u32 {
     let mut others = 0;
     for n in 0..WAYS as usize {
         // SAFETY: a word of a live element.
         let word = unsafe { (&raw const (*ways)[n]).read_volatile() };
-        others += differ(word & HASHED, tag);
+        let mut differs = ((word & mask) ^ tag) as u64;
+        // SAFETY: a register only: the sign of a number that is 0 or negative.
+        unsafe { asm!("{word} = -{word}", "{word} >>= 63", word = inout(reg) differs) };
+        others |= differs << n;
     }
-    WAYS - others as u32
+    others as u32 ^ ((1 << WAYS) - 1)
 }
 
-/// Returns 1 if two words differ, else 0.
-// VERIFIER: no branch, as a set would have as many paths as its ways have states.
+/// Returns the number of the lowest of the ways, of which there must be one.
+// A look-up in two words: BPF has no instruction that counts zeros. The lowest bit times 0x17 has
+// another value in its bits 5 to 7 for each way (a De Bruijn sequence).
 #[inline(always)]
-fn differ(one: u32, other: u32) -> u64 {
-    let mut word = (one ^ other) as u64;
-    // SAFETY: a register only: the sign of a number that is 0 or negative.
-    unsafe { asm!("{word} = -{word}", "{word} >>= 63", word = inout(reg) word) };
-    word
+const fn first_of(ways: u32) -> u32 {
+    let lowest = ways & ways.wrapping_neg();
+    (0x5637_4210 >> (((lowest * 0x17) >> 5 & 7) * 4)) & (WAYS - 1)
 }

@@ -4,7 +4,7 @@
 use core::sync::atomic::AtomicU64;
 
 use aya_ebpf::{bindings::__sk_buff, helpers::generated as helpers};
-use proxy_common::trace::{Filter, PacketEvent, lost};
+use proxy_common::trace::{Event, Filter, PacketEvent, lost};
 
 use crate::object;
 
@@ -44,10 +44,10 @@ pub fn begin() -> Option<(&'static mut PacketEvent, &'static Filter)> {
 
 /// Hands the event to `portolan trace`, within the rate limit.
 #[inline(always)]
-pub fn hand_over(skb: *mut __sk_buff, event: &mut PacketEvent) {
+pub fn hand_over(skb: *mut __sk_buff, event: &mut Event) {
     if let Some(rate) = TRACE_RATE.get_ptr_mut(0) {
         // SAFETY: plain numbers; if two CPUs change them at once, a few events more may pass.
-        if !unsafe { &mut *rate }.takes(event.event.time) {
+        if !unsafe { &mut *rate }.takes(event.time) {
             return object::lose(&TRACE_LOST, lost::RATE);
         }
     }

@@ -31,6 +31,13 @@ pub struct Workspace<A> {
     pub scratch: Scratch<A>,
 }
 
+/// The parts of a [`Workspace`].
+pub type Parts<A> = (
+    &'static mut Packet<A>,
+    &'static mut Clock,
+    &'static mut Scratch<A>,
+);
+
 /// The time that this CPU last read from the coarse clock. It is read again when the kernel's tick
 /// has moved on.
 #[repr(C)]

@@ -192,10 +192,14 @@ fn served_at<F: Family>(address: F::Addr) -> F::Addr {
     }
 }
 
-/// Returns the id of the service port that a frontend belongs to, or 0.
+/// Returns the id of the service port that a frontend belongs to, or 0: also if no agent has come
+/// for so long that others serve it.
 // VERIFIER: a subprogram: before Linux 6.9, the caller's frame has no space for it.
 #[inline(never)]
 pub fn owner<F: Family>(target: &Target<F::Addr>) -> u32 {
+    if node::is_abandoned() {
+        return 0;
+    }
     let address = served_at::<F>(target.address);
     lookup::record_of::<F>(address, target.port, target.protocol)
         .map_or(0, |record| record.service.0)

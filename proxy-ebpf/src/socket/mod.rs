@@ -3,7 +3,6 @@
 //! backend's address instead; for answers and peer names, the process sees the service's address.
 //! Look-up, verdict and selection are the same as on the packet path.
 
-mod bind;
 mod choose;
 mod connect;
 mod datagram;
@@ -25,7 +24,6 @@ use crate::{
 
 use self::choose::{SocketVerdict, Target};
 pub use self::{
-    bind::bind,
     connect::{connect, connect_mapped, is_dropped, peer_name},
     datagram::{receive, send},
     packet::is_translated,

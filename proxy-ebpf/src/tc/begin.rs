@@ -27,7 +27,7 @@ use crate::{
     maps::{
         flow::{self, Claim},
         node, occupied, ports, room, traffic,
-        workspace::{Scratch, Workspace},
+        workspace::Scratch,
     },
     packet::{Packet, Shape, Skb},
     service::{
@@ -51,12 +51,8 @@ by_family! {
 
 #[inline(always)]
 fn decide_on<F: Family>(skb: Skb) -> Step {
-    let (
-        Some(Workspace {
-            packet, scratch, ..
-        }),
-        Some(settings),
-    ) = (flow::filled_workspace::<F>(), node::settings())
+    let (Some((packet, _, scratch)), Some(settings)) =
+        (flow::filled_workspace::<F>(), node::settings())
     else {
         return Step::untouched();
     };

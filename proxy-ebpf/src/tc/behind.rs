@@ -5,10 +5,7 @@
 use crate::{
     count::Outcome,
     family::Family,
-    maps::{
-        flow, node,
-        workspace::{self, Workspace},
-    },
+    maps::{flow, node, workspace},
     packet::{
         Ipv4, Ipv6, Skb,
         headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6},
@@ -55,9 +52,7 @@ by_family! {
 
 #[inline(always)]
 fn note_tuple<F: Family>(skb: Skb, l3: u32) -> u32 {
-    if let Some(Workspace {
-        packet, scratch, ..
-    }) = flow::workspace::<F>(workspace::ATTACHED, l3)
+    if let Some((packet, _, scratch)) = flow::workspace::<F>(workspace::ATTACHED, l3)
         && parse_plain::<F>(skb, packet).is_some()
         && packet.signals.begins()
     {

@@ -15,10 +15,7 @@ use crate::{
     count::Outcome,
     family::Family,
     globals,
-    maps::{
-        flow, node,
-        workspace::{Scratch, Workspace},
-    },
+    maps::{flow, node, workspace::Scratch},
     packet::{
         Packet, Shape, Skb,
         access::Tag,
@@ -41,10 +38,7 @@ by_family! {
 
 #[inline(always)]
 fn put_on<F: Family>(skb: Skb) -> Step {
-    let Some(Workspace {
-        packet, scratch, ..
-    }) = flow::filled_workspace::<F>()
-    else {
+    let Some((packet, _, scratch)) = flow::filled_workspace::<F>() else {
         return Outcome::drop(Counter::DroppedRewrite).into();
     };
     // The setting has gone, and the flow is left over.

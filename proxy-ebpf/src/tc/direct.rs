@@ -9,7 +9,8 @@
 //! - a flow that begins later avoids the conversation's tuple (`is_recalled`).
 
 use proxy_common::{
-    Addr, Counter, FlowKey, FlowKind, Port, Protocol, masquerade::PortRanges, ports as port_bits,
+    Addr, Counter, FlowKey, FlowKind, Port, Protocol, Settings, masquerade::PortRanges,
+    ports as port_bits,
 };
 
 use super::{step::Step, translate};
@@ -22,7 +23,7 @@ use crate::{
         flow::{self, Claim},
         node, occupied, ports, room,
         slots::{FULL, OURS, TAKEN},
-        workspace::{Scratch, Workspace},
+        workspace::Scratch,
     },
     packet::Skb,
 };
@@ -37,12 +38,8 @@ by_family! {
 
 #[inline(always)]
 fn decide_on<F: Family>(skb: Skb) -> Step {
-    let (
-        Some(Workspace {
-            packet, scratch, ..
-        }),
-        Some(settings),
-    ) = (flow::filled_workspace::<F>(), node::settings())
+    let (Some((packet, _, scratch)), Some(settings)) =
+        (flow::filled_workspace::<F>(), node::settings())
     else {
         return Step::untouched();
     };
@@ -56,23 +53,7 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
         return Step::untouched();
     }
     ports::announce(key.dst_port, port_bits::DIRECT);
-    let mut search = Search::<F> {
-        hash: key.hash(),
-        ranges: &settings.masquerade_ports,
-        scratch,
-        result: TAKEN,
-    };
-    fill_reply::<F>(search.scratch, key);
-    helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
-    if search.result == FULL {
-        let tuple = &raw const search.scratch.key;
-        room::make::<F>(tuple, search.scratch);
-        helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
-    }
-    let Search {
-        scratch, result, ..
-    } = search;
-    if result != OURS {
+    if claim_port::<F, _>(key, settings, scratch, PORT_TRIES, |_| true) != OURS {
         // The conversation may still work: the flow that has the tuple may have ended.
         return Step::untouched();
     }
@@ -115,42 +96,64 @@ fn is_taken<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -
 }
 
 /// The search for a source port that no other flow to this backend has.
-struct Search<'a, F: Family> {
+struct Search<'a, F: Family, U> {
     scratch: &'a mut Scratch<F::Addr>,
     ranges: &'a PortRanges,
     hash: u32,
+    is_usable: U,
     result: u32,
 }
 
-extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
-    let Search {
+/// Gives the packets with `key` another source port: enters the entry of their replies under the
+/// reply key in `scratch`, whose port it sets. `is_usable` gets that key, with a port that is about
+/// to be tried. Returns [`OURS`], [`TAKEN`] or [`FULL`].
+#[inline(always)]
+pub fn claim_port<F: Family, U: Fn(&FlowKey<F::Addr>) -> bool>(
+    key: &FlowKey<F::Addr>,
+    settings: &Settings,
+    scratch: &mut Scratch<F::Addr>,
+    tries: u32,
+    is_usable: U,
+) -> u32 {
+    let entry = &mut scratch.entry;
+    entry.begin(FlowKind::REPLY, key.interface(), helpers::now());
+    (entry.port, entry.client_port) = (key.dst_port, key.src_port);
+    entry.address.assign(&key.dst);
+    let mut search = Search::<F, U> {
         scratch,
-        ranges,
-        hash,
-        result,
-    } = search;
-    let Some(port) = ranges.candidate(Port::ANY, *hash, n as u32) else {
+        ranges: &settings.masquerade_ports,
+        hash: key.hash(),
+        is_usable,
+        result: TAKEN,
+    };
+    helpers::repeat(tries, &mut search, attempt::<F, U>);
+    if search.result == FULL {
+        let tuple = &raw const search.scratch.key;
+        room::make::<F>(tuple, search.scratch);
+        helpers::repeat(tries, &mut search, attempt::<F, U>);
+    }
+    search.result
+}
+
+extern "C" fn attempt<F: Family, U: Fn(&FlowKey<F::Addr>) -> bool>(
+    n: u64,
+    search: &mut Search<'_, F, U>,
+) -> u64 {
+    let Some(port) = search.ranges.candidate(Port::ANY, search.hash, n as u32) else {
         return helpers::STOP;
     };
-    let Scratch { key, entry, .. } = &mut **scratch;
+    let Scratch { key, entry, .. } = &mut *search.scratch;
     key.set_ports(key.src_port, port);
+    if !(search.is_usable)(key) {
+        return 0;
+    }
     flow::seal::<F>(entry, key);
-    *result = match flow::claim::<F>(key, entry) {
+    search.result = match flow::claim::<F>(key, entry) {
         Claim::Taken => return 0,
         Claim::Ours => OURS,
         Claim::Full => FULL,
     };
     helpers::STOP
-}
-
-/// Makes the entry of the replies in `scratch.entry`, without its check word. `key` is the key of
-/// the client's packets.
-#[inline(always)]
-pub fn fill_reply<F: Family>(scratch: &mut Scratch<F::Addr>, key: &FlowKey<F::Addr>) {
-    let entry = &mut scratch.entry;
-    entry.begin(FlowKind::REPLY, key.interface(), helpers::now());
-    (entry.port, entry.client_port) = (key.dst_port, key.src_port);
-    entry.address.assign(&key.dst);
 }
 
 /// Stores a direct connection in the map `direct` by the key of its replies. A later connection may

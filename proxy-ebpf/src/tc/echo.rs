@@ -25,10 +25,9 @@ use crate::{
 /// own addresses.
 #[inline(never)]
 pub fn answer<F: Family>(skb: Skb, l3: u32) -> Outcome {
-    let Some(workspace) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
+    let Some((packet, ..)) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
         return UNTOUCHED;
     };
-    let packet = &mut workspace.packet;
     if parse_plain::<F>(skb, packet).is_none() {
         return UNTOUCHED;
     }

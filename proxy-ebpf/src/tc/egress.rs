@@ -24,7 +24,7 @@ use crate::{
     globals, helpers,
     maps::{
         carried, flow, node, ports, room,
-        workspace::{self, Clock, Scratch, Workspace},
+        workspace::{self, Clock, Scratch},
     },
     packet::{NatTarget, Packet, Shape, Skb, headers::Ports, parse::parse_plain},
     service::lookup,
@@ -34,14 +34,9 @@ use crate::{
 /// Handles a packet of one family at egress. A subprogram for each family, with a stack of its own.
 #[inline(never)]
 pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Step {
-    let Some(workspace) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
+    let Some((packet, clock, scratch)) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
         return Step::untouched();
     };
-    let Workspace {
-        packet,
-        clock,
-        scratch,
-    } = workspace;
     scratch.service = ServiceId::NONE;
     if verdict == FilterVerdict::NotPlain || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
@@ -87,12 +82,9 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Step {
 #[inline(never)]
 pub fn unmarked<F: Family>(skb: Skb) -> Step {
     match flow::filled_workspace::<F>() {
-        Some(Workspace {
-            packet,
-            clock,
-            scratch,
-        }) if may_concern_egress(ports::bits(packet.key.src_port))
-            || is_of_others::<F>(skb, packet) =>
+        Some((packet, clock, scratch))
+            if may_concern_egress(ports::bits(packet.key.src_port))
+                || is_of_others::<F>(skb, packet) =>
         {
             leaving::<F>(skb, packet, clock, scratch)
         }
@@ -181,12 +173,8 @@ by_family! {
 
 #[inline(always)]
 fn masquerade<F: Family>(skb: Skb) -> Step {
-    let (
-        Some(Workspace {
-            packet, scratch, ..
-        }),
-        Some(settings),
-    ) = (flow::filled_workspace::<F>(), node::settings())
+    let (Some((packet, _, scratch)), Some(settings)) =
+        (flow::filled_workspace::<F>(), node::settings())
     else {
         return Step::untouched();
     };

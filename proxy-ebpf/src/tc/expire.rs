@@ -13,7 +13,7 @@ use crate::{
     helpers,
     maps::{
         flow,
-        workspace::{self, Scratch, Workspace},
+        workspace::{self, Scratch},
     },
     packet::Skb,
 };
@@ -22,7 +22,7 @@ use crate::{
 /// entries that belonged to no flow.
 #[inline(always)]
 pub fn expire<F: Family>(skb: Skb) -> i32 {
-    let Some(Workspace { scratch, .. }) = flow::workspace::<F>(workspace::EXPIRE, 0) else {
+    let Some((.., scratch)) = flow::workspace::<F>(workspace::EXPIRE, 0) else {
         return 0;
     };
     let Some(request) = skb.load::<ExpiryRequest>(0) else {

@@ -8,6 +8,7 @@ use crate::{
     count::Outcome,
     family::Family,
     helpers,
+    maps::node,
     packet::{Packet, headers::Ports},
     service::lookup,
 };
@@ -75,10 +76,10 @@ pub fn recall<F: Family>(packet: &mut Packet<F::Addr>) -> bool {
 }
 
 /// Decides about a later fragment whose datagram's first fragment is not known: a fragment to a
-/// cluster IP cannot be delivered.
+/// cluster IP cannot be delivered, unless others deliver it.
 #[inline(never)]
 pub fn without_first<F: Family>(packet: &Packet<F::Addr>) -> Outcome {
-    if lookup::is_cluster_ip::<F>(packet.key.dst) {
+    if lookup::is_cluster_ip::<F>(packet.key.dst) && !node::is_drained() {
         Outcome::drop(Counter::DroppedFragment)
     } else {
         Outcome::pass(Counter::Untouched)

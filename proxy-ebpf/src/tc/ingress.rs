@@ -16,7 +16,7 @@ use crate::{
     maps::{
         flow::{self, Found},
         node, traffic,
-        workspace::{self, Beginning, Clock, EntryBuffer, Workspace},
+        workspace::{self, Beginning, Clock, EntryBuffer},
     },
     packet::{Packet, Shape, Skb, parse::parse_plain},
     service::lookup,
@@ -30,14 +30,9 @@ const SILENCE: u64 = 60_000_000_000;
 /// own.
 #[inline(never)]
 pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step {
-    let Some(workspace) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
+    let Some((packet, clock, scratch)) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
         return Step::untouched();
     };
-    let Workspace {
-        packet,
-        clock,
-        scratch,
-    } = workspace;
     scratch.service = ServiceId::NONE;
     if verdict == FilterVerdict::NotPlain || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
@@ -101,13 +96,20 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step
         }
         let now = clock.now();
         let owner = || {
+            if node::is_abandoned() {
+                return None;
+            }
             let key = &packet.key;
             lookup::record_of::<F>(key.dst, key.dst_port, key.protocol).map(|record| record.service)
         };
         let serves = || {
             entry.service == ServiceId::NONE
                 || F::serves(entry.backend, entry.service, entry.generation)
-                    && (protocol != Protocol::UDP || found.keeps_frontend(now, owner))
+                    && if protocol == Protocol::UDP {
+                        found.keeps_frontend(now, owner)
+                    } else {
+                        !node::is_abandoned()
+                    }
         };
         // Only the client's own packets come in by a pod's interface.
         let genuine = || !interface.is_shared() || now.wrapping_sub(entry.last_seen) > SILENCE;

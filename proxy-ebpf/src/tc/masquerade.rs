@@ -20,7 +20,7 @@ use crate::{
     maps::{
         flow::{self, Claim},
         node, ports,
-        workspace::{EntryBuffer, Scratch, Workspace},
+        workspace::{EntryBuffer, Scratch},
     },
     packet::Skb,
 };
@@ -38,12 +38,8 @@ by_family! {
 
 #[inline(always)]
 fn choose_port<F: Family>(skb: Skb) -> u32 {
-    let (
-        Some(Workspace {
-            packet, scratch, ..
-        }),
-        Some(settings),
-    ) = (flow::filled_workspace::<F>(), node::settings())
+    let (Some((packet, _, scratch)), Some(settings)) =
+        (flow::filled_workspace::<F>(), node::settings())
     else {
         return FAILED;
     };

@@ -211,9 +211,9 @@ fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool, tag: Tag) -> Outcom
 #[inline(always)]
 fn note_refusal<F: Family>(outcome: Outcome) {
     if Counter::is_refusal(outcome.counter())
-        && let Some(workspace) = flow::filled_workspace::<F>()
+        && let Some((.., scratch)) = flow::filled_workspace::<F>()
     {
-        traffic::portolan_refuse(workspace.scratch.service.0, outcome.counter());
+        traffic::portolan_refuse(scratch.service.0, outcome.counter());
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     maps::{
         flow::{self, Element},
         node,
-        workspace::{Scratch, Workspace},
+        workspace::Scratch,
     },
     packet::{Packet, Skb, access::Tag, headers::ETHERNET_LEN, parse},
 };
@@ -88,7 +88,7 @@ by_family! {
 
 #[inline(always)]
 fn record_in_entry<F: Family>(skb: Skb, is_reply: u32) -> u32 {
-    let Some(Workspace { clock, scratch, .. }) = flow::filled_workspace::<F>() else {
+    let Some((_, clock, scratch)) = flow::filled_workspace::<F>() else {
         return 0;
     };
     if let Some(element) = element_of::<F>(skb, is_reply != 0, scratch) {

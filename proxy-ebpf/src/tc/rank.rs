@@ -9,7 +9,7 @@ use crate::{
     helpers,
     maps::{
         flow::{self, Found},
-        workspace::{Scratch, Workspace},
+        workspace::Scratch,
     },
 };
 
@@ -32,7 +32,7 @@ by_family! {
 
 #[inline(always)]
 fn rank_of_tuple<F: Family>(timestamp: u32) -> u32 {
-    let Some(Workspace { scratch, .. }) = flow::filled_workspace::<F>() else {
+    let Some((.., scratch)) = flow::filled_workspace::<F>() else {
         return reuse::NEVER;
     };
     let Scratch {

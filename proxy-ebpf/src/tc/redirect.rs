@@ -28,7 +28,7 @@ use crate::{
     maps::{
         flow, node,
         traffic::{self, Direction},
-        workspace::{EntryBuffer, Scratch, Workspace},
+        workspace::{EntryBuffer, Scratch},
     },
     packet::{
         Shape, Skb,
@@ -116,10 +116,7 @@ fn entry_of<'a, A: Addr>(
 
 #[inline(always)]
 fn translate_by<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
-    let Some(Workspace {
-        packet, scratch, ..
-    }) = flow::filled_workspace::<F>()
-    else {
+    let Some((packet, _, scratch)) = flow::filled_workspace::<F>() else {
         return Outcome::drop(Counter::DroppedRewrite).word();
     };
     let entry = entry_of(&scratch.found, &scratch.entry, first);
@@ -137,12 +134,7 @@ fn translate_by<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
 #[inline(always)]
 fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     let left = Step::send(first != 0, Counter::Untouched).word();
-    let Some(Workspace {
-        packet,
-        clock,
-        scratch,
-    }) = flow::filled_workspace::<F>()
-    else {
+    let Some((packet, clock, scratch)) = flow::filled_workspace::<F>() else {
         return left;
     };
     let Scratch {

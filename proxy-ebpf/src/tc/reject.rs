@@ -9,10 +9,7 @@ use crate::{
     count::Outcome,
     family::Family,
     helpers,
-    maps::{
-        REJECT_BUDGET, flow, node,
-        workspace::{self, Workspace},
-    },
+    maps::{REJECT_BUDGET, flow, node, workspace},
     packet::{
         Packet, Shape, Skb,
         access::WriteFailed,
@@ -36,10 +33,7 @@ const INTERVAL: u64 = 1_000_000_000 / RATE;
 /// drops what goes to an unallocated one.
 #[inline(never)]
 pub fn other_protocol<F: Family>(skb: Skb, l3: u32) -> Step {
-    let Some(Workspace {
-        packet, scratch, ..
-    }) = flow::workspace::<F>(workspace::ATTACHED, l3)
-    else {
+    let Some((packet, _, scratch)) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
         return Step::untouched();
     };
     scratch.service = ServiceId::NONE;
@@ -74,7 +68,7 @@ pub fn other_protocol<F: Family>(skb: Skb, l3: u32) -> Step {
 /// [`Next::Reject`](super::step::Next::Reject).
 #[inline(never)]
 pub fn reject<F: Family>(skb: Skb, reset: bool, counter: u32) -> Outcome {
-    let Some(Workspace { packet, .. }) = flow::filled_workspace::<F>() else {
+    let Some((packet, ..)) = flow::filled_workspace::<F>() else {
         return Outcome::drop(Counter::RejectedSilently);
     };
     // An answer to a fragment would carry the fragment header. And the kernel inserts no bytes
@@ -100,7 +94,7 @@ pub fn reject<F: Family>(skb: Skb, reset: bool, counter: u32) -> Outcome {
 #[inline(never)]
 pub fn too_large<F: Family>(skb: Skb, mtu: u32) -> Outcome {
     let outcome = Outcome::drop(Counter::TooLargeToCarry);
-    let Some(Workspace { packet, .. }) = flow::filled_workspace::<F>() else {
+    let Some((packet, ..)) = flow::filled_workspace::<F>() else {
         return outcome;
     };
     let has_ports = matches!(packet.shape, Shape::Whole | Shape::FirstFragment);

@@ -18,10 +18,10 @@ use crate::{
     globals,
     maps::{
         carried, flow, node,
-        workspace::{self, Scratch, Workspace},
+        workspace::{self, Scratch},
     },
     packet::{
-        Shape, Skb,
+        Packet, Shape, Skb,
         fib::{self, FibResult},
         headers::ICMP_LEN,
         outer,
@@ -49,12 +49,9 @@ fn take<F: Family>(skb: Skb, l3: u32) -> u32 {
     if !node::client_interface(skb.interface()).is_shared() {
         return untouched;
     }
-    let Some(workspace) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
+    let Some((packet, clock, scratch)) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
         return untouched;
     };
-    let Workspace {
-        packet, scratch, ..
-    } = &mut *workspace;
     scratch.service = ServiceId::NONE;
     let Some(outer) = F::outer(skb, l3) else {
         return untouched;
@@ -89,10 +86,10 @@ fn take<F: Family>(skb: Skb, l3: u32) -> u32 {
     let is_other = packet.key.dst != scratch.holder.dst;
     let refusal = match direction {
         Direction::There if is_other => Some(Counter::DroppedHeader),
-        Direction::There if has_ports && !carried::note::<F>(skb, workspace) => {
+        Direction::There if has_ports && !carried::note::<F>(skb, packet, clock, scratch) => {
             Some(Counter::DroppedSameEnds)
         }
-        Direction::Back if has_ports && !is_expected::<F>(workspace) => {
+        Direction::Back if has_ports && !is_expected::<F>(packet, scratch) => {
             Some(Counter::DroppedHeader)
         }
         _ => None,
@@ -114,10 +111,7 @@ by_family! {
 fn turn_inside_out<F: Family>(skb: Skb) -> u32 {
     let untouched = Outcome::pass(Counter::Untouched).word();
     let failed = Outcome::drop(Counter::DroppedRewrite).word();
-    let Some(Workspace {
-        packet, scratch, ..
-    }) = flow::filled_workspace::<F>()
-    else {
+    let Some((packet, _, scratch)) = flow::filled_workspace::<F>() else {
         return untouched;
     };
     let (l3, header) = (packet.l3, packet.l4 + ICMP_LEN);
@@ -186,10 +180,7 @@ fn is_endpoints<F: Family>(skb: Skb, scratch: &mut Scratch<F::Addr>) -> bool {
 
 /// Whether the packet in the workspace answers a flow that this node carries.
 #[inline(always)]
-fn is_expected<F: Family>(workspace: &mut Workspace<F::Addr>) -> bool {
-    let Workspace {
-        packet, scratch, ..
-    } = workspace;
+fn is_expected<F: Family>(packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Addr>) -> bool {
     flow::find::<F>(&packet.key, &mut scratch.found)
         .is_some_and(|found| found.entry.kind == FlowKind::REPLY && found.entry.is_carried())
 }

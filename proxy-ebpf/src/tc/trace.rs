@@ -14,10 +14,7 @@ use crate::{
     count::Outcome,
     family::Family,
     globals,
-    maps::{
-        flow, trace,
-        workspace::{Scratch, Workspace},
-    },
+    maps::{flow, trace, workspace::Scratch},
     packet::{Packet, Shape, Skb},
 };
 
@@ -81,7 +78,6 @@ fn tell<F: Family>(skb: Skb, counter: u32, place: u32) -> u32 {
     }
     (event.service, event.backend) = (0, 0);
     event.hook = place as u8;
-    event.link_layer = (place & Location::LINK_LAYER != 0) as u8;
     event.interface = skb.interface();
     event.length = skb.len();
     event.result = (place >> Location::PATH) as i32;
@@ -96,15 +92,12 @@ fn tell<F: Family>(skb: Skb, counter: u32, place: u32) -> u32 {
     );
     if place & Location::UNKNOWN != 0 {
         copy(&mut event.before, &event.after);
-    } else if let Some(Workspace {
-        packet, scratch, ..
-    }) = flow::filled_workspace::<F>()
-    {
+    } else if let Some((packet, _, scratch)) = flow::filled_workspace::<F>() {
         before::<F>(packet, &mut event.before);
         flow_of::<F>(packet, scratch, event);
     }
     if filter.wants(event) {
-        trace::hand_over(skb.raw(), told);
+        trace::hand_over(skb.raw(), event);
     }
     0
 }

@@ -26,7 +26,7 @@ use crate::{
     maps::{
         flow, node, ports,
         traffic::{self, Direction},
-        workspace::{self, Workspace},
+        workspace,
     },
     packet::{
         Frame,
@@ -64,11 +64,7 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
         return None;
     }
     // VERIFIER: the stack is too short for keys and entries.
-    let Workspace {
-        packet: parsed,
-        clock,
-        scratch,
-    } = flow::workspace::<F>(workspace::UPLINK, ETHERNET_LEN)?;
+    let (parsed, clock, scratch) = flow::workspace::<F>(workspace::UPLINK, ETHERNET_LEN)?;
     let interface = node::client_interface(frame.interface());
     let key = &mut parsed.key;
     let Ports { src, dst } = transport.ports;

@@ -2,6 +2,8 @@
 //! The agent's parts, and the steps that concern more than one of them: the first sync, a new list
 //! of the node's interfaces, the checks every second. The loop in `run` (lib.rs) calls these steps.
 
+use std::time::Duration;
+
 use config::{Config, ConfigFile};
 use control::{causes::chain, change::Batch, warnings::Warnings};
 use datapath::{Datapath, Options, maps::pins};
@@ -196,6 +198,7 @@ impl Agent {
     /// Runs once a second: each part of the agent checks what it put into the kernel, and repeats
     /// failed attempts that have no retry time of their own.
     pub(super) fn tick(&mut self) {
+        self.stay_in_service();
         let ends = self
             .attachments
             .end_connections(&mut self.shared, &self.services);
@@ -215,6 +218,17 @@ impl Agent {
         self.attachments
             .repair(&mut self.shared, &mut self.services, false);
         self.report_first();
+    }
+
+    /// Has the programs serve for `portolan.abandonedAfter` from now on. Programs that have given
+    /// way in an agent's absence begin again only with the services as they are.
+    fn stay_in_service(&self) {
+        let seconds = self.shared.config.abandoned_after;
+        let time = (seconds != 0).then(|| Duration::from_secs(seconds.into()));
+        let stored = self.shared.datapath.serve_for(time, self.services.served);
+        if let Err(error) = stored {
+            tracing::warn!("{}; it is tried again every second", chain(&error));
+        }
     }
 
     pub(super) fn hear_of_foreign(&mut self, answer: &foreign_connections::Answer) {

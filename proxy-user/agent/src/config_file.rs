@@ -79,7 +79,7 @@ pub fn options(config: &Config) -> Options {
         capacities: config.sizes(),
         marks: config.marks,
         xdp: config.xdp_mode(),
-        redirects: config.forwarding.redirects(),
+        redirects: config.forwarding == Forwarding::Auto,
         header_port: config.header_port(),
         log_packets: config.log_packets,
         ..Options::default()
@@ -152,6 +152,12 @@ pub fn config_warnings(config: &Config) -> Vec<Warning> {
             reason: "clients do not keep their addresses: that needs portolan.clientAddressKeys, portolan.agentsService and portolan.masquerade: full".to_owned(),
         });
     }
+    if (1..600).contains(&config.abandoned_after) {
+        about.push(Warning {
+            object: "portolan.abandonedAfter".to_owned(),
+            reason: "it is less than 10 minutes, so the programs may stop serving what is new while an agent starts anew; set it to 10m or more, or to 0s for never".to_owned(),
+        });
+    }
     about.extend(config.ignored.iter().cloned());
     about
 }
@@ -161,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn xdp_with_forwarding_stack_and_flags_that_a_file_overrides_give_one_warning_each() {
+    fn settings_that_do_not_fit_and_flags_that_a_file_overrides_give_one_warning_each() {
         let usual = || Config {
             local_detection: LocalDetection::ClusterCidr,
             ..Config::default()
@@ -169,6 +175,10 @@ mod tests {
         let xdp = |forwarding| Config {
             xdp: Xdp::Native,
             forwarding,
+            ..usual()
+        };
+        let after = |abandoned_after| Config {
+            abandoned_after,
             ..usual()
         };
         let flags = Config {
@@ -184,6 +194,8 @@ mod tests {
             (usual(), None),
             (xdp(Forwarding::Auto), None),
             (xdp(Forwarding::Stack), Some("portolan.xdp: ")),
+            (after(0), None),
+            (after(599), Some("portolan.abandonedAfter: ")),
             (flags, Some(overridden)),
             (keep, Some("portolan.clientAddress: ")),
         ] {

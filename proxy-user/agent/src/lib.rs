@@ -114,47 +114,26 @@ pub async fn run(
     let stop = CancellationToken::new();
     let _stop_at_end = stop.clone().drop_guard();
     let health = Health::default();
+    let mut syncer = Syncer::new(node_name, warnings.clone());
+    syncer.state.view.answer_ping = config.answer_ping;
+    syncer.state.view.selection = config.selection;
+    syncer.state.view.client_address = config.client_addresses();
+    syncer.state.agents.clone_from(&config.agents_service);
     let metrics = Metrics::new(
         config.pin_directory.clone(),
         warnings.clone(),
         &source.requests(),
-        config.per_service_metrics,
+        config.services_with_metrics,
+        syncer.ready.clone(),
     );
     let configz = Configz::default();
     config_file::show(&configz, &config);
-    let of_health = || health::router(health.clone(), metrics.health.clone());
-    for (address, setting, paths, topic, router) in [
-        (
-            Some(config.healthz_bind_address),
-            "healthzBindAddress",
-            "/healthz and /livez",
-            Topic::Health,
-            of_health(),
-        ),
-        (
-            Some(config.metrics_bind_address),
-            "metricsBindAddress",
-            "/metrics, /configz and /warnings",
-            Topic::Metrics,
-            server::metrics::router(metrics.clone(), configz.clone(), warnings.clone()),
-        ),
-        (
-            config.probe_bind_address,
-            "portolan.probeBindAddress",
-            "/healthz and /livez for the kubelet's probes",
-            Topic::Probes,
-            of_health(),
-        ),
-    ] {
-        // The proxy beside a canary has the usual ports: see `Config::is_canary`.
-        let Some(address) = address.filter(|address| address.port() != 0) else {
-            continue;
-        };
-        let site = Site {
-            address,
-            setting,
-            paths,
-            topic,
+    for site in Site::all(&config) {
+        let router = match site.topic {
+            Topic::Metrics => {
+                server::metrics::router(metrics.clone(), configz.clone(), warnings.clone())
+            }
+            _ => health::router(health.clone(), metrics.health.clone()),
         };
         let listener = listen(site.address);
         // KUBE: the agent serves services even if another process uses this address, unless this is
@@ -192,11 +171,6 @@ pub async fn run(
     let (pin_watch, mut pins_gone) = PinWatch::start(vec![config.pin_directory.clone()]);
     let routes_followed = options.xdp.is_some();
     let is_new = datapath.service_count() == 0;
-    let mut syncer = Syncer::new(node_name, warnings.clone());
-    syncer.state.view.answer_ping = config.answer_ping;
-    syncer.state.view.selection = config.selection;
-    syncer.state.view.client_address = config.client_addresses();
-    syncer.state.agents.clone_from(&config.agents_service);
     let mut agent = Agent {
         services: Services::new(syncer, health_updates, !is_new),
         attachments: Attachments::new(&config, hands_to_pods, pin_watch),
@@ -303,6 +277,9 @@ pub async fn run(
     };
     source.abort();
     following.abort();
+    if !agent.services.listed {
+        agent.shared.datapath.give_up();
+    }
     tracing::info!("portolan stops; programs and maps stay, services keep working");
     Ok(ended)
 }

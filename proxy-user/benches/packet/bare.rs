@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use lab::bpf::{Instruction, PASS};
+use lab::bpf::Instruction;
 
 /// How the repetitions of a test run differ. Repetition `n` (from zero, over all runs) uses the
 /// address `base + 1 + n % count`, and also another client if `clients` is set.
@@ -38,8 +38,7 @@ pub(crate) enum Direction {
     From(u32, u16),
 }
 
-/// Byte offsets of one IP family's fields in an Ethernet packet without options, and (`key_...`) in
-/// a flow's key.
+/// Byte offsets of one IP family's fields in a packet without options, and (`key_...`) in a key.
 #[derive(Clone, Copy)]
 pub(crate) struct Offsets {
     /// The last four bytes of the source address; `dst` the same of the destination address.
@@ -51,8 +50,7 @@ pub(crate) struct Offsets {
     pub(crate) key_src: i16,
     pub(crate) key_dst: i16,
     pub(crate) key_ports: i16,
-    /// The first of an address's last four bytes if it does not belong to the number (IPv4), else
-    /// 0.
+    /// The first of an address's last four bytes if it is not of the number (IPv4), else 0.
     pub(crate) first_octet: i32,
 }
 
@@ -78,13 +76,14 @@ const CALL_TAIL: i32 = 12;
 const COUNTER_KEY: i16 = -8;
 
 impl Program {
-    /// Begins a program: counts the repetition and computes its addresses.
-    pub(crate) fn new(counter: &OwnedFd, rotation: Rotation) -> Self {
+    /// Begins a program for tc, or for XDP, whose context has other fields: counts the repetition
+    /// and computes its addresses.
+    pub(crate) fn new(counter: &OwnedFd, rotation: Rotation, is_xdp: bool) -> Self {
         let mut program = Self {
             instructions: Vec::new(),
             exits: Vec::new(),
             rotation,
-            is_xdp: false,
+            is_xdp,
         };
         program.extend(&[
             Instruction(0xbf, 0x16, 0, 0),
@@ -111,12 +110,6 @@ impl Program {
         }
         program.extend(&[Instruction(0x07, 9, 0, (CLIENTS + 1) as i32)]);
         program
-    }
-
-    /// Returns the program for XDP, whose context has other fields than tc's.
-    pub(crate) fn at_xdp(self) -> Self {
-        let is_xdp = true;
-        Self { is_xdp, ..self }
     }
 
     /// Writes the address in `register` into four bytes at `to` + `offset`, in network order.
@@ -176,8 +169,7 @@ impl Program {
         ]);
     }
 
-    /// Writes a value of `size` zero bytes on the stack, below the key at `depth`. Returns its
-    /// stack offset.
+    /// Writes `size` zero bytes on the stack, below the key at `depth`. Returns their offset.
     pub(crate) fn value(&mut self, size: usize, depth: i16) -> i16 {
         let value = depth - size.next_multiple_of(8) as i16;
         for offset in (value..depth).step_by(8) {
@@ -186,8 +178,7 @@ impl Program {
         value
     }
 
-    /// Inserts the value under the key unless the map has the key. Both are given by their stack
-    /// offsets.
+    /// Inserts the value under the key, both at stack offsets, unless the map has the key.
     pub(crate) fn insert(&mut self, map: &OwnedFd, depth: i16, value: i16) {
         const NOEXIST: i32 = 1;
         self.map(1, map);
@@ -206,8 +197,7 @@ impl Program {
         self.extend(&[Instruction(0x62, 10, at, word)]);
     }
 
-    /// Changes the packet into one of this direction, and calls the program in slot 0 of
-    /// `programs`. Ends the bare program.
+    /// Makes the packet one of this direction, calls slot 0 of `programs`, and ends the program.
     pub(crate) fn hand_over(
         mut self,
         programs: &OwnedFd,
@@ -263,15 +253,11 @@ impl Program {
         ]);
         // Reached only if the call fails, which must not look like a fast program.
         const SHOT: i32 = 2;
-        self.finish_with(SHOT)
+        self.finish(SHOT)
     }
 
-    /// Ends the program; its verdict passes the packet.
-    pub(crate) fn finish(self) -> Vec<Instruction> {
-        self.finish_with(PASS)
-    }
-
-    fn finish_with(mut self, result: i32) -> Vec<Instruction> {
+    /// Ends the program, with this verdict.
+    pub(crate) fn finish(mut self, result: i32) -> Vec<Instruction> {
         let end = self.instructions.len();
         for at in self.exits {
             self.instructions[at].2 = (end - at - 1) as i16;

@@ -23,8 +23,7 @@ use crate::{
 
 pub(crate) const RUNS: usize = 10;
 pub(crate) const REPETITIONS: u32 = 300_000;
-/// Repetitions for first packets of flows and for inserts, fewer because their entries stay in the
-/// maps.
+/// Repetitions for first packets of flows and for inserts, fewer because their entries stay.
 pub(crate) const FIRST_REPETITIONS: u32 = 20_000;
 const PASSED: u32 = PASS.cast_unsigned();
 
@@ -62,21 +61,19 @@ impl<'a, A: Ends> Bench<'a, A> {
         self.node.datapath.program(name).context(name)
     }
 
-    fn begin(&self, rotation: Rotation) -> Program {
-        Program::new(&self.counter, rotation)
-    }
-
-    /// Makes a program that changes the packet for each repetition and then calls `next`, which
-    /// must return this verdict.
+    /// Makes a program for tc, or for XDP, that changes the packet for each repetition and then
+    /// calls `next`, which must return this verdict.
     fn wrapper(
         &self,
+        is_xdp: bool,
         rotation: Rotation,
         direction: Direction,
         (next, verdict): (BorrowedFd<'_>, u32),
     ) -> Result<Timed> {
         let slot = slot_with(next)?;
-        let program = self.begin(rotation);
+        let program = Program::new(&self.counter, rotation, is_xdp);
         let program = program.hand_over(&slot, direction, A::OFFSETS);
+        let load = if is_xdp { load_xdp } else { load };
         Ok(Timed {
             program: load(&program)?,
             _slot: Some(slot),
@@ -87,7 +84,7 @@ impl<'a, A: Ends> Bench<'a, A> {
     /// Sends the first packet of a flow to each of `count` services through the ingress program.
     pub(crate) fn run_once(&self, rotation: Rotation, kind: Kind, count: u32) -> Result<()> {
         let next = (self.loaded("ingress")?, self.verdict);
-        let program = self.wrapper(rotation, Direction::To(SERVICE_PORT), next)?;
+        let program = self.wrapper(false, rotation, Direction::To(SERVICE_PORT), next)?;
         program.time(&A::packet(kind), &context(0), count).map(drop)
     }
 
@@ -95,11 +92,10 @@ impl<'a, A: Ends> Bench<'a, A> {
     /// program, so that its flow gets a masquerade port.
     pub(crate) fn masquerade(&self, rotation: Rotation, port: u16, count: u32) -> Result<()> {
         let next = (self.loaded("egress")?, PASSED);
-        let program = self.wrapper(rotation, Direction::To(port), next)?;
+        let program = self.wrapper(false, rotation, Direction::To(port), next)?;
         let context = context(Marks::DEFAULT.masquerade);
         let packet = A::packet(Kind::Syn);
-        // One run for each packet: the program removes the mark, and the next repetition would have
-        // none.
+        // One run for each packet: the program removes the mark, which a repetition would lack.
         for _ in 0..count {
             program.time(&packet, &context, 1)?;
         }
@@ -115,7 +111,7 @@ impl<'a, A: Ends> Bench<'a, A> {
         kind: Kind,
         repetitions: u32,
     ) -> Result<Figure> {
-        let wrapper = |next| self.wrapper(rotation, direction, next);
+        let wrapper = |next| self.wrapper(false, rotation, direction, next);
         let harness = wrapper((self.empty.as_fd(), PASSED))?;
         let real = wrapper((self.loaded(name)?, self.verdict))?;
         difference(&[harness, real], &A::packet(kind), &context(0), repetitions)
@@ -126,19 +122,10 @@ impl<'a, A: Ends> Bench<'a, A> {
         const XDP_PASS: i32 = 2;
         const XDP_REDIRECT: u32 = 4;
         let empty = load_xdp(&always(XDP_PASS))?;
-        let wrapper = |next: BorrowedFd<'_>, verdict| -> Result<Timed> {
-            let slot = slot_with(next)?;
-            let program = self.begin(rotation).at_xdp();
-            let direction = Direction::To(SERVICE_PORT);
-            let program = program.hand_over(&slot, direction, A::OFFSETS);
-            Ok(Timed {
-                program: load_xdp(&program)?,
-                _slot: Some(slot),
-                verdict,
-            })
-        };
-        let harness = wrapper(empty.as_fd(), XDP_PASS.cast_unsigned())?;
-        let real = wrapper(self.loaded("uplink")?, XDP_REDIRECT)?;
+        let direction = Direction::To(SERVICE_PORT);
+        let wrapper = |next| self.wrapper(true, rotation, direction, next);
+        let harness = wrapper((empty.as_fd(), XDP_PASS.cast_unsigned()))?;
+        let real = wrapper((self.loaded("uplink")?, XDP_REDIRECT))?;
         difference(&[harness, real], &A::packet(Kind::Ack), &[], REPETITIONS)
     }
 
@@ -170,8 +157,7 @@ impl<'a, A: Ends> Bench<'a, A> {
             let value = program.value(value_size, key);
             if inserts {
                 program.insert(&map, key, value);
-                // The last four bytes of the key have the protocol; changing them makes another
-                // key.
+                // The last four bytes of the key have the protocol; others make another key.
                 program.store_word(key + key_size as i16 - 4, 1);
                 program.insert(&map, key, value);
             }
@@ -187,30 +173,25 @@ impl<'a, A: Ends> Bench<'a, A> {
         write: impl Fn(&mut Program, i16, bool),
     ) -> Result<Figure> {
         let [harness, measured] = [false, true].map(|is_measured| {
-            let mut program = self.begin(rotation);
+            let mut program = Program::new(&self.counter, rotation, false);
             let key = program.key(self.key.bytes(), SERVICE_PORT, A::OFFSETS);
             write(&mut program, key, is_measured);
-            let program = load(&program.finish());
+            let program = load(&program.finish(PASS));
             program.map(|program| Timed {
                 program,
                 _slot: None,
                 verdict: PASSED,
             })
         });
-        difference(
-            &[harness?, measured?],
-            &A::packet(Kind::Ack),
-            &context(0),
-            repetitions,
-        )
+        let (packet, context) = (A::packet(Kind::Ack), context(0));
+        difference(&[harness?, measured?], &packet, &context, repetitions)
     }
 }
 
 /// A bare program to be timed, and the verdict that it must return.
 struct Timed {
     program: OwnedFd,
-    /// The map with the program that this one calls. It stays open, because it keeps that program
-    /// loaded.
+    /// The map with the program that this one calls. While it is open, that program is loaded.
     _slot: Option<OwnedFd>,
     verdict: u32,
 }
@@ -222,16 +203,12 @@ impl Timed {
         let run = test_run(self.program.as_fd(), packet, context, repetitions)?;
         let time = begin.elapsed();
         let (seen, wanted) = (run.result, self.verdict);
-        ensure!(
-            seen == wanted,
-            "the last packet's verdict is {seen}, not {wanted}"
-        );
+        ensure!(seen == wanted, "the last verdict is {seen}, not {wanted}");
         Ok(time.as_nanos() as f64 / f64::from(repetitions))
     }
 }
 
-/// Times a harness and a program in turn. Returns the minimum and the median of the time that the
-/// program takes longer.
+/// Times a harness and a program in turn. Returns by how much the program's figures are more.
 fn difference(
     harness_and_program: &[Timed; 2],
     packet: &[u8],
@@ -253,8 +230,7 @@ fn summary(times: &[f64]) -> Figure {
     (minimum, median(times))
 }
 
-/// Returns a `__sk_buff` with this mark. It is as long as the longest one of any kernel, because
-/// test runs return all of it.
+/// Returns a `__sk_buff` with this mark, as long as any kernel's: test runs return all of it.
 fn context(mark: u32) -> Vec<u8> {
     const FIELDS: usize = 64;
     const MARK_FIELD: usize = 2;

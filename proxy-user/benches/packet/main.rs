@@ -55,10 +55,8 @@ fn main() -> Result<()> {
     );
     for size in arguments.services.iter().copied() {
         let node = Node::open(size, false)?;
-        print(
-            size,
-            [measure::<V4>(&node, size)?, measure::<V6>(&node, size)?],
-        );
+        let rows = [measure::<V4>(&node, size)?, measure::<V6>(&node, size)?];
+        print(size, rows);
     }
     for size in arguments.services {
         let mut node = PastNode::open(size)?;

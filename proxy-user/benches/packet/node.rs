@@ -21,8 +21,7 @@ use crate::bare::{CLIENTS, Offsets};
 
 pub(crate) const SERVICE_PORT: u16 = 80;
 pub(crate) const BACKEND_PORT: u16 = 8080;
-/// The base of the backends' addresses: service `n` has the backend with the address `BACKENDS +
-/// n`.
+/// The base of the backends' addresses: that of service `n` has the address `BACKENDS + n`.
 pub(crate) const BACKENDS: u32 = 0x10_0000;
 /// The node's own address, the source of masqueraded packets.
 const OWN: u32 = 0x40_0000;
@@ -99,16 +98,15 @@ pub(crate) trait Ends: Family {
             _ => unreachable!("both are of one family"),
         };
         let mut packet = Vec::new();
-        let written = match kind {
-            Kind::Udp => ends.udp(40_000, SERVICE_PORT).write(&mut packet, &[]),
-            Kind::Syn => ends
-                .tcp(40_000, SERVICE_PORT, 1, 512)
-                .syn()
-                .write(&mut packet, &[]),
-            Kind::Ack => ends
-                .tcp(40_000, SERVICE_PORT, 1, 512)
-                .ack(1)
-                .write(&mut packet, &[]),
+        let written = if matches!(kind, Kind::Udp) {
+            ends.udp(40_000, SERVICE_PORT).write(&mut packet, &[])
+        } else {
+            let segment = ends.tcp(40_000, SERVICE_PORT, 1, 512);
+            let segment = match kind {
+                Kind::Syn => segment.syn(),
+                _ => segment.ack(1),
+            };
+            segment.write(&mut packet, &[])
         };
         written.expect("a vector takes every byte");
         packet

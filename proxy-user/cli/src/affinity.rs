@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan affinity`: lists clients with session affinity, and the endpoint that each is bound
-//! to.
+//! `portolan affinity`: lists clients with session affinity, and the endpoint of each.
 
 use std::{collections::HashMap, io, net::IpAddr};
 
@@ -92,9 +91,8 @@ pub(super) fn run(args: &NamedListArgs) -> Result<()> {
             true => namespace_addresses(),
             false => HashMap::new(),
         };
-        let rows = rows
-            .into_iter()
-            .map(|row| NamedAffinity::new(row, &namespaces));
+        let rows = rows.into_iter();
+        let rows = rows.map(|row| NamedAffinity::new(row, &namespaces));
         let mut rows: Vec<_> = rows.filter(|row| wants(&args.list, row)).collect();
         if rows.iter().any(|row| row.client_address.is_none())
             && let Some(lacks) = lacks(SYS_ADMIN, "affinity")

@@ -122,8 +122,7 @@ impl Agent {
     }
 }
 
-/// Returns the address to connect to for a server that listens at `address`. KUBE: an unspecified
-/// address means all addresses of this host.
+/// Returns where a server that listens at `address` is reached. KUBE: an unspecified one means all.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         ip if !ip.is_unspecified() => {}

@@ -224,23 +224,12 @@ impl Select {
     }
 }
 
-/// Fails if `wanted` (the value of `--service`) is a service that is not in the maps.
-pub(super) fn check_service(reader: &Reader, wanted: Option<&String>) -> Result<()> {
-    match wanted {
-        Some(wanted) if !reader.serves(|service| service == wanted) => {
-            anyhow::bail!("no service {wanted:?} (NAMESPACE/NAME) is served here")
-        }
-        _ => Ok(()),
-    }
-}
-
 /// How to show anything.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 #[command(next_help_heading = SHOWING)]
 pub struct Look {
-    /// table, wide (every column, never cut), json, yaml, name, or jsonpath=EXPRESSION over the
-    /// JSON.
-    #[arg(long, short, value_name = "FORMAT", default_value = "table")]
+    /// Format of the output; wide is every column, never cut.
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t)]
     pub output: Format,
     /// Show it again and again, until interrupted.
     #[arg(long, short)]

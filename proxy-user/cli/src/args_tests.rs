@@ -21,8 +21,7 @@ fn a_service_is_named_as_kubectl_names_it() {
         ("shop/cart:http", Some("shop/cart:http")),
         ("service/shop/cart:http", Some("shop/cart:http")),
         ("svc/shop/cart:http", Some("shop/cart:http")),
-        // `svc/cart` is not kubectl's short form of a kind here: a namespace may have the name
-        // `svc`.
+        // `svc/cart` is not kubectl's short form of a kind here: a namespace may be named `svc`.
         ("svc/cart", Some("cart")),
         ("", None),
         ("/", None),

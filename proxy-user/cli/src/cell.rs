@@ -11,8 +11,6 @@ pub(super) type Name = Rc<String>;
 pub(super) enum Value {
     None,
     Number(u64),
-    /// A number in hundredths, shown with two digits after the decimal point.
-    Hundredths(u64),
     /// A time span, in seconds.
     Seconds(u64),
     /// An amount of memory, in bytes.
@@ -29,7 +27,6 @@ impl fmt::Display for Value {
         match self {
             Self::None => f.write_str("-"),
             Self::Number(number) => write!(f, "{number}"),
-            Self::Hundredths(number) => write!(f, "{}.{:02}", number / 100, number % 100),
             Self::Seconds(seconds) => span(f, *seconds),
             Self::Bytes(bytes) => amount(f, *bytes),
             Self::Address(address) => write!(f, "{address}"),

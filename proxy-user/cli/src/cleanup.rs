@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan cleanup`: removes every trace of portolan from this node, at once or after its last
-//! flow has ended.
+//! `portolan cleanup`: removes every trace of portolan, at once or after its last flow has ended.
 
 use std::{
     path::Path,
@@ -18,7 +17,7 @@ use datapath::{
 };
 use proxy_common::flow::IdleTimes;
 
-use super::{frame::Pins, signals::end_by_signal, terminal::print};
+use super::{conntrack, frame::Pins, signals::end_by_signal, terminal::print};
 
 /// How often idle flows are removed and the remaining ones counted. Often, because an ended flow
 /// that stays can catch a new connection of the other proxy.
@@ -56,6 +55,8 @@ pub(super) fn run(args: &CleanupArgs) -> Result<()> {
     if args.dry_run {
         let mut found = cleanup::planned(&args.pins.pin_dir)?;
         found.extend(cleanup::rules(true));
+        let notes = conntrack::notes(&args.pins.pin_dir);
+        found.extend(conntrack::put_back(&notes, true));
         return print_objects(&args.pins.pin_dir, "would remove", &found);
     }
     let signals = end_by_signal()?;
@@ -133,8 +134,10 @@ fn undrainable(all: &[Generation]) -> Option<String> {
 }
 
 pub(super) fn remove(pin_dir: &Path, force: bool) -> Result<()> {
+    let notes = conntrack::notes(pin_dir);
     let mut removed = cleanup::cleanup(pin_dir, force)?;
     removed.extend(cleanup::rules(false));
+    removed.extend(conntrack::put_back(&notes, false));
     print_objects(pin_dir, "removed", &removed)
 }
 

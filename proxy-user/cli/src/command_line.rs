@@ -4,10 +4,7 @@
 use std::{env, ffi::OsString, process::ExitCode};
 
 use anyhow::Context;
-use clap::{
-    CommandFactory, Parser,
-    error::{ContextKind, ContextValue},
-};
+use clap::{CommandFactory, Parser};
 use clap_complete::{Shell, generate};
 
 use super::{Cli, frame::BAD_INPUT, terminal::print};
@@ -26,34 +23,9 @@ pub(super) fn complete(args: &CompletionArgs) -> anyhow::Result<()> {
     print(&String::from_utf8_lossy(&script)).context("write")
 }
 
-/// What an earlier version had, and what to use instead. FILTER: any word that is no flag.
-const GONE: &str = include_str!("gone.txt");
-
-/// Returns what to use instead of what clap refuses in these words, if an earlier version had it.
-fn gone(words: &[OsString], error: &clap::Error) -> Option<String> {
-    let kinds = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
-    let refused = kinds.into_iter().find_map(|kind| match error.get(kind) {
-        Some(ContextValue::String(word)) => Some(word.as_str()),
-        _ => None,
-    })?;
-    let is_refused =
-        |name: &str| name == refused || (name == "FILTER" && !refused.starts_with('-'));
-    let mut lines = GONE.lines().filter_map(|line| line.split_once(": "));
-    let (name, instead) = lines.find(|(name, _)| match name.split_once(' ') {
-        Some((command, word)) => words.get(1).is_some_and(|one| one == command) && is_refused(word),
-        None => *name == refused,
-    })?;
-    Some(format!("{name} is gone; {instead}"))
-}
-
 /// Returns the parsed command line; the exit status if help or an error was printed instead.
 pub fn parse() -> Result<Cli, ExitCode> {
-    let words = words(env::args_os());
-    Cli::try_parse_from(&words).map_err(|error| {
-        if let Some(gone) = gone(&words, &error) {
-            eprintln!("portolan: {gone}");
-            return BAD_INPUT.into();
-        }
+    Cli::try_parse_from(words(env::args_os())).map_err(|error| {
         // A write error is ignored: the program that reads the output has ended.
         _ = error.print();
         u8::try_from(error.exit_code()).unwrap_or(BAD_INPUT).into()
@@ -77,34 +49,8 @@ pub(super) fn words(line: impl Iterator<Item = OsString>) -> Vec<OsString> {
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-
     use super::*;
     use crate::{frame::BadInput, perform};
-
-    #[rstest]
-    #[case("shadow report", Some("--service-proxy-name"))]
-    #[case("run -v 4 --shadow", Some("--service-proxy-name"))]
-    #[case("check --drift", Some("portolan status"))]
-    #[case("explain --from node --to shop/cart --probe", Some("--follow"))]
-    #[case("top --once --limit 3", Some("--watch"))]
-    #[case("trace --limit 3 host 10.0.0.1 and port 80", Some("--client"))]
-    #[case("trace verdict drop or verdict reject", Some("--verdict"))]
-    #[case("run --config shadow", None)]
-    #[case("trace --service shadow --nonsense", None)]
-    #[case("shade", None)]
-    fn what_an_earlier_version_had_names_what_to_use_now(
-        #[case] line: &str,
-        #[case] now: Option<&str>,
-    ) {
-        let line = format!("portolan {line}");
-        let words = words(line.split(' ').map(OsString::from));
-        let error = Cli::try_parse_from(&words).err();
-        let gone = error.and_then(|error| gone(&words, &error));
-        let is_named = |now| gone.as_ref().is_some_and(|gone| gone.contains(now));
-        assert_eq!(gone.is_some(), now.is_some(), "{line}");
-        assert!(now.is_none_or(is_named), "{gone:?}");
-    }
 
     /// Returns a command line for each of these commands (separated by spaces) with each of these
     /// arguments (separated by commas), parsed.

@@ -48,6 +48,9 @@ pub struct TestArgs {
     /// slowest connection, or the first that fails.
     #[arg(long, value_name = "TIMES", default_value_t = 1)]
     pub count: u32,
+    /// Also connect to each endpoint of the service, past its addresses.
+    #[arg(long, conflicts_with_all = ["connect", "serve"])]
+    pub each: bool,
     /// Seconds for which failed connections are tried again.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub within: u64,
@@ -149,7 +152,15 @@ fn of_service(args: &TestArgs) -> Result<(Vec<(&'static str, SocketAddr)>, Strin
     });
     let settings = reader.settings()?;
     let internal = [settings.internal_v4.into(), settings.internal_v6.into()];
-    let targets = targets(&rows, &reader.node_port_addresses()?, &internal);
+    let mut targets = targets(&rows, &reader.node_port_addresses()?, &internal);
+    if args.each {
+        let mut backends = reader.backends()?;
+        backends.retain(|row| {
+            let (service, name, port) = (&row.service, &row.port_name, row.service_port);
+            row.protocol == "TCP" && select.wants(service, name, port, row.protocol, &[])
+        });
+        targets.extend(backends.iter().map(|row| ("backend", row.address)));
+    }
     let name = select.name.as_ref().map_or("", |name| &name.name);
     ensure!(
         !targets.is_empty(),

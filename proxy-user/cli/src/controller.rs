@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan controller`: writes for the whole cluster what no node may write.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
-use config::telemetry;
+use config::{ConfigFile, telemetry};
 use source::api_server::{Access, Controller};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::sleep,
+};
 
 use super::{
     flags::SettingFlags,
@@ -25,13 +28,17 @@ pub struct ControllerArgs {
     pub flags: SettingFlags,
 }
 
-/// Runs until SIGTERM.
+/// How often to look whether the configuration file has changed.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Runs until SIGTERM, or until its configuration file has changed: the kubelet starts it anew.
 pub(super) fn run(args: &ControllerArgs) -> Result<()> {
     let given = Given {
         config: args.config.clone(),
         flags: args.flags.clone(),
         ..Given::default()
     };
+    let file = given.config_file();
     let config = given.settings()?;
     telemetry::start(&config.log_level, config.log_format)?;
     let server = in_cluster().filter(|_| config.kubeconfig.is_none());
@@ -44,8 +51,25 @@ pub(super) fn run(args: &ControllerArgs) -> Result<()> {
     };
     runtime()?.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-        let stop = async { _ = terminate.recv().await };
+        let stop = async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                () = changed(file) => {}
+            }
+        };
         let ended = controller.run(|| converter(&config, ""), stop).await;
         ended.context("write for the cluster")
     })
+}
+
+/// Waits until the configuration file has a new text that can be used.
+async fn changed(file: Option<ConfigFile>) {
+    let Some(mut file) = file else {
+        return std::future::pending().await;
+    };
+    while !matches!(file.look(), Some(Ok(_))) {
+        sleep(LOOK).await;
+    }
+    let name = file.path().display();
+    tracing::info!("{name} has changed; the controller ends, to be started anew");
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan counters`: lists how many packets and socket calls had each outcome, and what each
-//! counter means.
+//! `portolan counters`: lists how many packets and calls had each outcome, and what it means.
 
 use std::time::Instant;
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Findings of `portolan check` and `portolan explain`: how they are printed, and the exit status
-//! of a check that follows from them.
+//! Findings of `portolan check` and `portolan explain`, and a check's exit status by them.
 
 use std::{array, fmt::Display, io};
 
@@ -104,8 +103,7 @@ impl Finding {
         Self::of(code, &[&what, &chain(error)])
     }
 
-    /// Returns the finding as one line, with further ones for the remedy and the page if it has
-    /// them; a note's page is left out.
+    /// Returns the finding as a line, with one for its remedy and, unless it is a note, its page.
     pub(crate) fn line(&self) -> String {
         let mut line = format!("{:<11} {}: {}", self.level.word(), self.about, self.found);
         if !self.remedy.is_empty() {

@@ -14,7 +14,7 @@ use datapath::read::{Flow, Reader};
 use serde::{Serialize, Serializer};
 
 use super::{
-    args::{ListArgs, SELECTION, check_service, split_port},
+    args::{ListArgs, SELECTION, split_port},
     cell::Name,
     frame::interface_name,
     list::{Row, list_maps},
@@ -43,9 +43,6 @@ const STATES: [&str; 6] = [WORDS[5], WORDS[6], WORDS[7], WORDS[8], WORDS[9], WOR
 pub struct FlowArgs {
     #[command(flatten)]
     pub list: ListArgs,
-    /// As NAME, for scripts.
-    #[arg(long, value_name = "NS/NAME", help_heading = SELECTION)]
-    pub service: Option<String>,
     /// Only flows of the client with this address, or of this pod: pod/NAMESPACE/NAME, or pod/NAME
     /// with --namespace.
     #[arg(long, value_name = "CLIENT", help_heading = SELECTION)]
@@ -65,14 +62,12 @@ impl FlowArgs {
         let ends = [flow.client, flow.frontend, flow.backend];
         let (service, port_name) = split_port(&flow.service);
         let (port, select) = (flow.frontend.port(), &self.list.select);
-        let by_service = self.service.as_ref();
         let is_of = |end: &Option<EndArg>, address: SocketAddr| {
             end.as_ref().is_none_or(|end| end.has(address.ip()))
         };
         is_of(&self.client, flow.client)
             && is_of(&self.backend, flow.backend)
             && (self.state.is_empty() || self.state.iter().any(|state| state == flow.state))
-            && by_service.is_none_or(|wanted| service == wanted)
             && select.wants(service, port_name, port, flow.protocol, &ends)
     }
 }
@@ -208,7 +203,6 @@ pub(super) fn run(args: &FlowArgs) -> Result<()> {
     ];
     let mut pods = Names::of_list(&args.list.show, &args.names);
     list_maps(&args.list, &filters, |reader| {
-        check_service(&reader, args.service.as_ref())?;
         let mut rows = rows(&reader, |flow| args.wants(flow), usize::MAX)?;
         let ends = rows.iter().flat_map(|row| [row.client.ip, row.backend.ip]);
         pods.learn(ends);

@@ -49,8 +49,8 @@ pub(crate) fn rows() -> Vec<FlowRow> {
 
 #[rstest]
 #[case("", true)]
-#[case("--service shop/cart --client 10.40.1.9", true)]
-#[case("--service shop/car --client 10.40.1.9", false)]
+#[case("shop/cart --client 10.40.1.9", true)]
+#[case("shop/car --client 10.40.1.9", false)]
 #[case("--client 10.40.1.10", false)]
 #[case("--client ::ffff:10.40.1.9", true)]
 #[case("--backend 10.40.1.10 --state closed,established", true)]

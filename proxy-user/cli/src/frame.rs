@@ -91,8 +91,7 @@ pub(crate) const SYS_PTRACE: u32 = 19;
 pub(crate) const SYS_ADMIN: u32 = 21;
 pub(crate) const SYSLOG: u32 = 34;
 
-/// Says what a command, as an operator enters it, lacks without this capability; None if this
-/// process has it.
+/// Says what a command, as an operator enters it, lacks without this capability; None with it.
 pub(crate) fn lacks(capability: u32, command: &str) -> Option<String> {
     let name = match capability {
         SYS_PTRACE => "CAP_SYS_PTRACE, and the host's processes in sight",

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use config::{Conntrack, RawConfig, processors};
+use config::{Config, RawConfig, processors};
 use control::causes::chain;
 use datapath::maps::pins::is_bpffs;
 use nix::mount::{MsFlags, mount};
@@ -39,11 +39,11 @@ pub(super) fn run(args: &InitArgs) -> Result<()> {
         None => RawConfig::default().check(),
     };
     let config = read().map_err(|error| BadInput(chain(&error)))?;
-    set(&config.node_conntrack());
+    set(&config);
     Ok(())
 }
 
-fn set(conntrack: &Conntrack) {
+fn set(config: &Config) {
     // A question about a connection has the kernel load nf_conntrack, if it is a module: a CNI
     // would load it later, with other values.
     if !conntrack::is_loaded() {
@@ -53,7 +53,20 @@ fn set(conntrack: &Conntrack) {
         println!("nf_conntrack is not loaded: nothing to set");
         return;
     }
-    for (name, due) in conntrack::due(conntrack, processors()) {
+    let conntrack = config.node_conntrack();
+    let has = |parameters: &[(&str, u32)], name| parameters.iter().any(|(one, _)| *one == name);
+    let [ours, kube_proxys] =
+        [&conntrack, &config.conntrack].map(|parameters| parameters.parameters(processors()));
+    for (name, due) in conntrack::due(&conntrack, processors()) {
+        // What kube-proxy sets as well stays.
+        if let Ok(due) = &due
+            && has(&ours, name)
+            && !has(&kube_proxys, name)
+            && let Err(error) = conntrack::note(&config.pin_directory, name, due)
+        {
+            let now = due.now;
+            eprintln!("nf_conntrack: that {name} was {now} cannot be noted: {error}");
+        }
         let done = due.and_then(|due| due.set().map(|()| due.wanted));
         match done {
             Ok(value) => println!("nf_conntrack: {name} is {value} now"),
@@ -70,13 +83,8 @@ pub(super) fn mount_bpffs(args: &BpffsArgs) -> Result<()> {
         println!("{place} is already a BPF file system");
         return Ok(());
     }
-    let done = mount(
-        Some("bpffs"),
-        directory,
-        Some("bpf"),
-        MsFlags::empty(),
-        None::<&str>,
-    );
+    let flags = MsFlags::empty();
+    let done = mount(Some("bpffs"), directory, Some("bpf"), flags, None::<&str>);
     done.with_context(|| {
         format!("mount a BPF file system on {place}; this needs CAP_SYS_ADMIN and a kernel with CONFIG_BPF_SYSCALL")
     })?;

@@ -86,8 +86,7 @@ pub enum Command {
     Status(status::StatusArgs),
     /// List every counter with its meaning.
     Counters(counters::CounterArgs),
-    /// List what passes to each service port or backend, how fast, and what the programs take: what
-    /// moves most first.
+    /// List what passes to each service port or backend, and how fast: what moves most first.
     Top(top::TopArgs),
     /// Show packets and socket calls as they happen: before and after translation, with verdict and
     /// reason. Nothing stays attached.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests that compare tables at 80 and 200 columns, and the other formats, with the files in the
-//! folder `pictures`.
+//! Tests that compare tables at 80 and 200 columns, and other formats, with those in `pictures`.
 
 use std::{fs, path::PathBuf};
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Looks up the names of pods, the addresses of a named pod, and the endpoints that Kubernetes
-//! lists, which may be more than the maps have. Asks the API server or a folder of manifests, if
-//! one is given.
+//! lists, which may be more than the maps have: in the API server, or in a folder of manifests.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -47,8 +46,7 @@ pub struct NamedListArgs {
     pub names: NameArgs,
 }
 
-/// A client or an endpoint as users write it: an address, pod/NAMESPACE/NAME, or pod/NAME
-/// where a namespace is given.
+/// A client or an endpoint: an address, pod/NAMESPACE/NAME, or pod/NAME beside a namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndArg {
     text: String,

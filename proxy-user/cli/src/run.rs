@@ -37,6 +37,7 @@ pub(super) const KUBECONFIG: &str = "clientConnection.kubeconfig";
 const HEALTHZ: &str = "healthzBindAddress";
 const METRICS: &str = "metricsBindAddress";
 const PROXY_NAME: &str = "portolan.serviceProxyName";
+const ABANDONED_AFTER: &str = "portolan.abandonedAfter";
 /// The settings that a canary takes from flags although there is a file.
 const OF_CANARY: &[&str] = &[KUBECONFIG, HEALTHZ, METRICS];
 
@@ -142,6 +143,9 @@ impl Given {
             sources: sources.collect(),
             ..flags.or(file).check()?
         };
+        if self.manifests.is_some() && !config.sources.contains_key(ABANDONED_AFTER) {
+            config.abandoned_after = 0;
+        }
         if config.is_canary() {
             config.unallocated_cluster_ips = UnallocatedClusterIps::Pass;
             let addresses = [
@@ -167,6 +171,13 @@ impl Given {
         let mut server = ApiServer::new(access, converter(config, node));
         server.service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
         Ok(server)
+    }
+
+    /// Returns what follows the configuration file, if there is one. Call this before `settings`.
+    pub(super) fn config_file(&self) -> Option<ConfigFile> {
+        let (path, given) = (given_path(self.config.as_ref())?, self.clone());
+        let read = Box::new(move || given.changed_settings());
+        Some(ConfigFile::new(path.to_owned(), read))
     }
 
     /// Returns the settings of the changed file. Fails if an agent could not start with them.
@@ -198,10 +209,7 @@ pub(super) fn converter(config: &Config, node: &str) -> Converter {
 /// Runs the agent until SIGTERM or SIGINT; or does what --cleanup or --write-config-to ask instead.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let given = &args.given;
-    let file = given_path(given.config.as_ref()).map(|path| {
-        let given = given.clone();
-        ConfigFile::new(path.to_owned(), Box::new(move || given.changed_settings()))
-    });
+    let file = given.config_file();
     let config = given.settings()?;
     if let Some(file) = given_path(args.write_config_to.as_ref()) {
         return fs::write(file, config::render(&config)?)
@@ -249,8 +257,7 @@ fn run_with(
 /// a supervisor does not see the process end.
 fn start_anew() -> anyhow::Result<()> {
     let mut arguments = env::args_os();
-    // Another version may have replaced the program's file meanwhile, so the file's name is not
-    // used.
+    // Not by its name: another version may have replaced the program's file meanwhile.
     let mut command = process::Command::new("/proc/self/exe");
     if let Some(name) = arguments.next() {
         command.arg0(name);

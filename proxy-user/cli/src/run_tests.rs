@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for the agent's command lines. Some are compared with what a real kube-proxy does with
-//! them (proxy-user/kube-proxy).
+//! Tests for the agent's command lines, some by what kube-proxy does (proxy-user/kube-proxy).
 
 use config::SocketBalancing;
 use rstest::rstest;
@@ -67,6 +66,14 @@ fn a_canary_takes_kubeconfig_and_listen_addresses_from_flags_over_a_file() {
     assert_eq!(config.metrics_bind_address.port(), 0, "kube-proxy has it");
     assert_eq!(config.unallocated_cluster_ips, UnallocatedClusterIps::Pass);
     assert_eq!(config.ignored_flags, ["--cluster-cidr"]);
+}
+
+#[test]
+fn programs_that_serve_manifests_never_give_way_unless_the_file_says_it() {
+    let after = |flags: &str| config(flags).abandoned_after;
+    assert_eq!((after(""), after("--manifests /m")), (6 * 3600, 0));
+    let (_folder, path) = file("portolan: {abandonedAfter: 1500ms}\n");
+    assert_eq!(after(&format!("--manifests /m --config {path}")), 2);
 }
 
 #[test]

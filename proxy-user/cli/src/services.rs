@@ -15,14 +15,17 @@ use super::{
 
 impl Row for Frontend {
     const COLUMNS: &'static [Column<Self>] = &[
-        cut("SERVICE", 0, |row| plain(row.service.as_str())),
+        Column {
+            least: 16,
+            ..cut("SERVICE", 0, |row| plain(row.service.as_str()))
+        },
         column("PORT", 3, |row| plain(row.port_name.as_str())),
         column("KIND", 0, |row| plain(row.kind)),
         column("FRONTEND", 0, |row| plain(address(row))),
         column("IN/OUT", 0, endpoints),
         Column {
-            least: 8,
-            ..cut("POLICIES", 1, |row| plain(row.policies.join(", ")))
+            least: 12,
+            ..cut("POLICIES", 0, |row| plain(row.policies.join(", ")))
         },
         column("ID", 4, |row| plain(row.service_id)),
     ];
@@ -99,16 +102,13 @@ pub(super) mod tests {
             protocol: "TCP",
             internal_endpoints: 3,
             external_endpoints: 1,
-            policies: vec![
-                "external policy Local".into(),
-                "ClientIP affinity 10800 s".into(),
-            ],
+            policies: vec!["Local".into(), "affinity 10800s".into()],
             service_id: 7,
         };
         let long = "shop/a-service-with-a-rather-long-name";
         let mut rejects = row(long, "cluster-ip", Some("172.30.200.201"), 8443);
         (rejects.internal_endpoints, rejects.external_endpoints) = (0, 0);
-        rejects.policies = vec!["rejects: no endpoints".into()];
+        rejects.policies = vec!["no endpoints".into()];
         let mut unserved = row("shop/cart", "unserved-ports", Some("fd00:30::1"), 0);
         unserved.protocol = "any";
         unserved.port_name.clear();

@@ -143,8 +143,7 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
     let source = |key: &str| sources?.get(key).and_then(Json::as_str);
     let rows = table::settings().filter_map(|setting| {
         let value = found(document, setting.key);
-        // Two keys with the same flag are one setting with two names; the agent writes its value
-        // under one of them.
+        // Two keys with one flag are one setting, whose value the agent writes under one of them.
         let is_same = |one: &&Setting| setting.flag.is_some() && one.flag == setting.flag;
         let same = || table::settings().filter(is_same);
         let is_second = || same().next().is_some_and(|first| first.key != setting.key);
@@ -157,8 +156,7 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
             None => "?",
             Some(_) => source(setting.key).or_else(of_same).unwrap_or("default"),
         };
-        // The configuration file has no line for a setting without a value; the table says what
-        // that means.
+        // The file has no line for a setting without a value; the table says what that means.
         let value = match value {
             Some(Json::String(text)) => text.clone(),
             Some(value) => value.to_string(),

@@ -10,7 +10,7 @@ use linux::{namespaces, socket_inodes};
 use serde::Serialize;
 
 use super::{
-    args::{ListArgs, SELECTION, check_service, split_port},
+    args::{ListArgs, SELECTION, split_port},
     frame::{SYS_PTRACE, lacks},
     list::{Row, list_maps},
     names::{EndArg, NameArgs},
@@ -22,9 +22,6 @@ use super::{
 pub struct SocketArgs {
     #[command(flatten)]
     pub list: ListArgs,
-    /// As NAME, for scripts.
-    #[arg(long, value_name = "NS/NAME", help_heading = SELECTION)]
-    pub service: Option<String>,
     /// Only sockets that talk to the endpoint with this address, or to this pod:
     /// pod/NAMESPACE/NAME, or pod/NAME with --namespace.
     #[arg(long, value_name = "ENDPOINT", help_heading = SELECTION)]
@@ -38,9 +35,8 @@ impl SocketArgs {
         let (service, name) = split_port(&row.service);
         let (port, ends) = (row.frontend.port(), [row.frontend, row.backend]);
         let select = &self.list.select;
-        let (by_service, by_backend) = (self.service.as_ref(), self.backend.as_ref());
-        by_service.is_none_or(|wanted| service == wanted)
-            && by_backend.is_none_or(|wanted| wanted.has(row.backend.ip()))
+        let by_backend = self.backend.as_ref();
+        by_backend.is_none_or(|wanted| wanted.has(row.backend.ip()))
             && select.wants(service, name, port, row.protocol, &ends)
     }
 }
@@ -95,7 +91,6 @@ pub(super) fn run(args: &SocketArgs) -> Result<()> {
     }
     let backend = args.backend.as_ref().map(EndArg::to_string);
     list_maps(&args.list, &[("--backend", backend)], |reader| {
-        check_service(&reader, args.service.as_ref())?;
         let mut rows = reader.sockets()?;
         rows.retain(|row| args.wants(row));
         let pods = rows.iter().any(|row| row.owner == "pod");

@@ -91,8 +91,7 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Leaves out columns until the remaining ones could fit on the page if shortened; then shortens
-/// them as far as needed.
+/// Leaves out columns until the others could fit on the page if shortened; then shortens them.
 fn fit<R>(page: &Page, columns: &mut Vec<&Column<R>>, widths: &mut Vec<usize>) {
     let Some(room) = page.width else { return };
     let gaps = |widths: &[usize]| GAP * widths.len().saturating_sub(1);

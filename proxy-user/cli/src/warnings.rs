@@ -28,8 +28,7 @@ pub struct WarningArgs {
 pub(super) struct WarningRow {
     pub(super) object: String,
     pub(super) topic: String,
-    /// The documentation page that explains the warning; empty if the agent's version does not send
-    /// it.
+    /// The page that explains the warning; empty if the agent's version does not send it.
     #[serde(default)]
     pub(super) page: String,
     pub(super) reason: String,

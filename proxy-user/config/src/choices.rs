@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings with a few alternatives. They are part of `Config`; docs/settings.md says what each
-//! value does.
+//! Settings with a few alternatives, for `Config`; docs/settings.md says what each value does.
 
 use std::net::IpAddr;
 
@@ -28,8 +27,7 @@ pub enum NodePortAddresses {
 }
 
 impl NodePortAddresses {
-    /// Whether node ports are served on every address of a family (IPv4 if `v4`), new addresses
-    /// included.
+    /// Whether node ports are served on every address of a family, new addresses included.
     pub fn serve_every(&self, v4: bool) -> bool {
         match self {
             Self::Every => true,
@@ -40,8 +38,7 @@ impl NodePortAddresses {
 
     /// Whether node ports are served on an address of the node.
     pub fn serve(&self, address: IpAddr, internal_ips: &[IpAddr]) -> bool {
-        // KUBE: the kernel does not route packets from ::1 to other hosts, so node ports are not
-        // served on it.
+        // KUBE: the kernel routes no packets from ::1 to other hosts, so it has no node ports.
         if address.is_ipv6() && address.is_loopback() {
             return false;
         }
@@ -57,10 +54,8 @@ impl NodePortAddresses {
 
 /// Whether such a range of a family is among these, or none of that family at all.
 fn within(ranges: &[IpNet], v4: bool, is_such: impl Fn(&IpNet) -> bool) -> bool {
-    let mut ranges = ranges
-        .iter()
-        .filter(|range| range.addr().is_ipv4() == v4)
-        .peekable();
+    let own = ranges.iter().filter(|range| range.addr().is_ipv4() == v4);
+    let mut ranges = own.peekable();
     ranges.peek().is_none() || ranges.any(is_such)
 }
 
@@ -69,8 +64,7 @@ fn within(ranges: &[IpNet], v4: bool, is_such: impl Fn(&IpNet) -> bool) -> bool 
 pub enum LocalDetection {
     /// Pods have an address in one of the ranges of `clusterCIDR`.
     ClusterCidr,
-    /// Pods have an address in the pod ranges of this node's object. Pods of other nodes count
-    /// as other clients.
+    /// Pods have an address in the pod ranges of this node; those of others are other clients.
     NodeCidr,
     /// Packets of pods come in by one of these interfaces.
     Interface(PodInterfaces),
@@ -138,11 +132,4 @@ pub enum Forwarding {
     #[default]
     #[value(alias = "redirect")]
     Auto,
-}
-
-impl Forwarding {
-    /// True if translated packets may bypass the node's network stack.
-    pub fn redirects(self) -> bool {
-        self != Self::Stack
-    }
 }

@@ -39,17 +39,14 @@ impl RawConfig {
         let all = table::HEADER.iter();
         let missing = all.filter(|(key, _)| !header.contains(key));
         let lines = missing.map(|(key, value)| format!("{key}: {value}"));
-        let lines: Vec<_> = lines.collect();
+        let lines = lines.collect::<Vec<_>>().join(", ");
         if lines.is_empty() {
             return Ok(raw);
         }
         Err(ConfigError::Malformed {
             path: path.to_owned(),
             line: 1,
-            reason: format!(
-                "this is missing, without which no settings are read: {}",
-                lines.join(", ")
-            ),
+            reason: format!("this is missing, without which no settings are read: {lines}"),
         })
     }
 
@@ -126,7 +123,7 @@ impl Contents {
     fn ignore(&mut self, file: &str, key: &Spanned<String>, reason: String) {
         let line = self.line(key.referenced.line());
         let object = format!("configuration file {file}, line {line}");
-        self.raw.ignore(Warning { object, reason });
+        self.raw.ignored.push(Warning { object, reason });
     }
 
     /// Makes an error about a key. The parser's own errors name only the line of the key's section.
@@ -178,10 +175,9 @@ impl<'de> Visitor<'de> for Section<'_> {
             let key = table::join(path, &name.value);
             if !seen.insert(name.value.clone()) {
                 // KUBE: of two equal sections, too, only the last one counts.
-                contents.raw.forget(&key);
-                contents
-                    .unused
-                    .retain(|unused| !table::is_within(unused, &key));
+                let is_other = |known: &str| !table::is_within(known, &key);
+                contents.raw.values.retain(|known, _| is_other(known));
+                contents.unused.retain(|known| is_other(known));
                 let reason =
                     format!("{key} stands more than once; the last one holds, remove the others");
                 contents.ignore(file, &name, reason);
@@ -252,8 +248,7 @@ fn read_value(setting: &Setting, given: &Json) -> Result<Option<Value>, String> 
     value.map(Some).ok_or_else(refused)
 }
 
-/// Parses the words by which YAML 1.1 writes a boolean, other than true and false. KUBE: kube-proxy
-/// accepts them, too.
+/// Parses YAML 1.1's other words for a boolean than true and false. KUBE: kube-proxy takes them.
 fn yaml_bool(word: &str) -> Option<bool> {
     match word {
         "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Some(true),
@@ -262,8 +257,7 @@ fn yaml_bool(word: &str) -> Option<bool> {
     }
 }
 
-/// Refuses an unknown word of a setting with fixed words at once, so that the error can name the
-/// line.
+/// Refuses an unknown word of a setting with fixed words here, where the error can name the line.
 fn check_word(setting: &Setting, value: &Value) -> Result<(), String> {
     if !matches!(setting.kind, Kind::Choice(_)) {
         return Ok(());
@@ -272,8 +266,7 @@ fn check_word(setting: &Setting, value: &Value) -> Result<(), String> {
     read.map_err(|error| error.to_string())
 }
 
-/// True if a setting without effect is given a value. kube-proxy's own files name every setting,
-/// most of them with an empty value.
+/// True if a setting without effect has a value: kube-proxy's own files name all, most empty.
 fn is_given(value: Option<&Json>) -> bool {
     match value {
         None | Some(Json::Null | Json::Bool(false)) => false,
@@ -285,8 +278,7 @@ fn is_given(value: Option<&Json>) -> bool {
     }
 }
 
-/// Describes an unknown key, and names the most similar key of this or another section, if one is
-/// near.
+/// Describes an unknown key, and names the most similar key of any section, if one is near.
 fn unknown_key(section: &str, name: &str) -> String {
     let name_lower = name.to_lowercase();
     let distance = |key: &'static str| {
@@ -309,8 +301,7 @@ pub fn render(config: &Config) -> anyhow::Result<String> {
     serde_saphyr::to_string(&document(config)?).context("write the settings")
 }
 
-/// Returns a configuration file with these settings, as kube-proxy shows its own at /configz: with
-/// every key, even if it has no value.
+/// Returns these settings as kube-proxy shows its own at /configz: every key, even without a value.
 pub fn document(config: &Config) -> anyhow::Result<Json> {
     let mut file = Json::Object(serde_json::Map::new());
     for (key, value) in table::HEADER {

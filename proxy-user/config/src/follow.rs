@@ -1,30 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks whether the configuration file has changed, and names the settings that can change while
-//! the agent runs. Used by `agent`.
+//! Whether the configuration file has changed, and whether a running agent adopts a setting.
 
 use std::{fs, path::PathBuf};
 
 use super::{Config, ConfigError, table};
-
-/// Settings whose changes the agent adopts while it runs. All others take effect at its next start.
-pub const AT_ONCE: &[&str] = &[
-    "clusterCIDR",
-    "nodePortAddresses",
-    "iptables.localhostNodePorts",
-    "iptables.masqueradeAll",
-    "nftables.masqueradeAll",
-    "conntrack.tcpEstablishedTimeout",
-    "conntrack.tcpCloseWaitTimeout",
-    "conntrack.udpTimeout",
-    "conntrack.udpStreamTimeout",
-    "conntrack.maxPerCore",
-    "conntrack.min",
-    "conntrack.tcpBeLiberal",
-    "portolan.masqueradePorts",
-    "portolan.connectionsOfGoneEndpoints",
-    "portolan.maps.memory",
-    table::LOG_LEVEL,
-];
 
 /// Reads the configuration file and the flags again.
 type Read = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
@@ -35,8 +14,7 @@ pub struct ConfigFile {
     read: Read,
     /// The text of which the settings were last read; None: the file was not readable.
     known: Option<String>,
-    /// The text that the last look found. A new one may be half written, so the settings are not
-    /// read from it yet.
+    /// The text that the last look found. A new one may be half written, and is not read yet.
     last: Option<String>,
 }
 
@@ -81,7 +59,7 @@ impl Config {
 
 /// True if a setting takes effect only at the agent's next start.
 pub fn waits_for_start(key: &str) -> bool {
-    !AT_ONCE.contains(&key)
+    !table::settings().any(|setting| setting.key == key && setting.at_once)
 }
 
 #[cfg(test)]

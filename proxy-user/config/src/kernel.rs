@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Derives from the configuration the settings of the kernel programs, the interface patterns, and
-//! the kernel parameters that kube-proxy sets for the node's nf_conntrack. Used by `agent` and
-//! `cli::init`.
+//! Derives from the configuration, for `agent` and `cli::init`, the kernel programs' settings, the
+//! interface patterns, and the parameters that kube-proxy sets for the node's nf_conntrack.
 
 use std::net::IpAddr;
 
@@ -19,18 +18,13 @@ impl Config {
             masquerade_ports: self.masquerade_ports,
             ..Settings::EMPTY
         };
+        let of_pods = self.socket_balancing == SocketBalancing::All;
+        let has_exceptions = !self.socket_exceptions.is_empty();
         for (is_set, flag) in [
             (self.masquerade_all, Settings::MASQUERADE_ALL),
             (self.masquerade == Masquerade::Mark, Settings::MARK_ONLY),
-            (
-                self.socket_balancing == SocketBalancing::All,
-                Settings::POD_SOCKETS,
-            ),
-            (
-                !self.socket_exceptions.is_empty(),
-                Settings::SOCKET_EXCEPTIONS,
-            ),
-            (self.reserve_node_ports, Settings::RESERVE_NODE_PORTS),
+            (of_pods, Settings::POD_SOCKETS),
+            (has_exceptions, Settings::SOCKET_EXCEPTIONS),
             (self.answer_ping, Settings::ANSWER_PING),
         ] {
             settings.flags |= if is_set { flag } else { 0 };
@@ -47,8 +41,7 @@ impl Config {
         settings
     }
 
-    /// Returns the node's own address. KUBE: `bindAddress`; None if this is unspecified (0.0.0.0 or
-    /// ::).
+    /// Returns the node's own address. KUBE: `bindAddress`; None if this is 0.0.0.0 or ::.
     pub fn bound_ip(&self) -> Option<IpAddr> {
         Some(self.bind_address).filter(|address| !address.is_unspecified())
     }
@@ -62,22 +55,16 @@ impl Config {
         }
         let bound = self.bound_ip();
         let is_named = |ip: &&IpAddr| bound.is_none_or(|bound| bound.is_ipv4() != ip.is_ipv4());
-        let primary: Vec<_> = internal_ips
-            .iter()
-            .filter(is_named)
-            .copied()
-            .chain(bound)
-            .collect();
+        let named = internal_ips.iter().filter(is_named).copied();
+        let primary: Vec<_> = named.chain(bound).collect();
         self.node_port_addresses.serve(address, &primary)
     }
 
     /// Returns how XDP takes packets at uplinks; None if it does not. It does so only with
     /// `forwarding: auto`, whose records say what the network stack lets pass.
     pub fn xdp_mode(&self) -> Option<XdpMode> {
-        if self.forwarding == Forwarding::Stack {
-            return None;
-        }
         match self.xdp {
+            _ if self.forwarding == Forwarding::Stack => None,
             Xdp::Off => None,
             Xdp::Native => Some(XdpMode::Native),
             Xdp::Generic => Some(XdpMode::Generic),
@@ -85,8 +72,7 @@ impl Config {
     }
 
     /// Returns what `portolan init` sets of the node's nf_conntrack. With `forwarding: auto`,
-    /// nf_conntrack sees only a part of a connection's segments, and must accept those that it does
-    /// see.
+    /// nf_conntrack sees only a part of a connection's segments, and must accept those.
     pub fn node_conntrack(&self) -> Conntrack {
         let mut conntrack = self.conntrack.clone();
         if self.forwarding == Forwarding::Auto {
@@ -184,10 +170,9 @@ impl Conntrack {
             return None;
         }
         let scaled = u64::from(self.max_per_core) * u64::from(processors);
-        let wanted = if scaled > MOST {
-            MOST
-        } else {
-            scaled.max(self.min.into())
+        let wanted = match scaled > MOST {
+            true => MOST,
+            false => scaled.max(self.min.into()),
         };
         u32::try_from(wanted).ok().filter(|max| *max > 0)
     }
@@ -195,30 +180,22 @@ impl Conntrack {
     /// Returns names below `/proc/sys/net/netfilter` and the values to write, in kube-proxy's
     /// order. Parameters to leave unchanged are left out.
     pub fn parameters(&self, processors: u32) -> Vec<(&'static str, u32)> {
+        let liberal = self.tcp_be_liberal.then_some(1);
+        let unacknowledged = self.tcp_unacknowledged;
+        // The sequence number of a reset may be far from the last one that conntrack has seen.
+        let any_reset = unacknowledged.map(|_| 1);
         let all = [
             ("nf_conntrack_max", self.max(processors)),
             ("nf_conntrack_tcp_timeout_established", self.tcp_established),
             ("nf_conntrack_tcp_timeout_close_wait", self.tcp_close_wait),
-            (
-                "nf_conntrack_tcp_be_liberal",
-                self.tcp_be_liberal.then_some(1),
-            ),
-            (
-                "nf_conntrack_tcp_timeout_unacknowledged",
-                self.tcp_unacknowledged,
-            ),
-            // The sequence number of a reset may be far from the last one that conntrack has seen.
-            (
-                "nf_conntrack_tcp_ignore_invalid_rst",
-                self.tcp_unacknowledged.map(|_| 1),
-            ),
+            ("nf_conntrack_tcp_be_liberal", liberal),
+            ("nf_conntrack_tcp_timeout_unacknowledged", unacknowledged),
+            ("nf_conntrack_tcp_ignore_invalid_rst", any_reset),
             ("nf_conntrack_udp_timeout", self.udp),
             ("nf_conntrack_udp_timeout_stream", self.udp_stream),
         ];
-        let given = all.into_iter();
-        given
-            .filter_map(|(name, value)| Some((name, value?)))
-            .collect()
+        let given = |(name, value): (_, Option<u32>)| Some((name, value?));
+        all.into_iter().filter_map(given).collect()
     }
 }
 
@@ -228,20 +205,8 @@ mod tests {
 
     use super::super::RawConfig;
 
-    /// The section `conntrack`, the number of processors, and the parameters that are set, without
-    /// the prefix `nf_conntrack_`.
-    const PARAMETERS: &str = "
-{} | 1 | max=131072 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{} | 8 | max=262144 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{} | 64 | max=1048576 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{min: 2000000} | 1 | max=2000000 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{min: 2000000} | 64 | max=1048576 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{maxPerCore: 0, min: 7} | 64 | tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s, udpTimeout: 0s} | 4 |
-{maxPerCore: 100, min: 50, tcpBeLiberal: true, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 90s,
-  udpTimeout: 40s, udpStreamTimeout: 3m20s} | 2 | max=200 tcp_timeout_established=3600
-  tcp_timeout_close_wait=90 tcp_be_liberal=1 udp_timeout=40 udp_timeout_stream=200
-";
+    /// The section `conntrack`, the number of processors, and what is set, without `nf_conntrack_`.
+    const PARAMETERS: &str = include_str!("tests/conntrack.txt");
 
     #[test]
     fn conntrack_parameters_are_set_as_by_kube_proxy() {

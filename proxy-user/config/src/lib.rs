@@ -46,7 +46,7 @@ pub use choices::{
     SocketBalancing, UnallocatedClusterIps, Xdp,
 };
 pub use file::{document, render};
-pub use follow::{AT_ONCE, ConfigFile, waits_for_start};
+pub use follow::{ConfigFile, waits_for_start};
 pub use kernel::{Conntrack, set_allocated, set_pods};
 pub use raw::RawConfig;
 pub use values::{boolean, duration, integer};
@@ -86,9 +86,10 @@ pub struct Config {
     /// Where the kubelet's probes are answered.
     pub probe_bind_address: Option<SocketAddr>,
     pub pin_directory: PathBuf,
+    /// After how many seconds without an agent the programs give way to others; 0: never.
+    pub abandoned_after: u32,
     pub socket_balancing: SocketBalancing,
     pub socket_exceptions: Vec<String>,
-    pub reserve_node_ports: bool,
     pub unallocated_cluster_ips: UnallocatedClusterIps,
     pub answer_ping: bool,
     /// Whether link-local addresses of services are served.
@@ -130,7 +131,8 @@ pub struct Config {
     pub log_level: String,
     pub log_format: LogFormat,
     pub log_packets: bool,
-    pub per_service_metrics: bool,
+    /// How many services have metrics of their own.
+    pub services_with_metrics: u32,
     /// Whether warnings about Services and EndpointSlices become Kubernetes events.
     pub object_events: bool,
     pub kubeconfig: Option<PathBuf>,
@@ -185,8 +187,7 @@ impl Config {
     }
 }
 
-/// Returns the number of the machine's processors, including those that the agent's cgroup may not
-/// use.
+/// Returns the number of the machine's processors, also of those that the agent may not use.
 pub fn processors() -> u32 {
     let online = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
     let online = online.and_then(|count| u32::try_from(count).ok());
@@ -216,9 +217,9 @@ impl Default for Config {
             healthz_bind_address: (Ipv4Addr::UNSPECIFIED, 10256).into(),
             probe_bind_address: None,
             pin_directory: DEFAULT_PIN_DIR.into(),
+            abandoned_after: 6 * 3600,
             socket_balancing: SocketBalancing::default(),
             socket_exceptions: Vec::new(),
-            reserve_node_ports: false,
             unallocated_cluster_ips: UnallocatedClusterIps::default(),
             answer_ping: false,
             serve_link_local: false,
@@ -244,7 +245,7 @@ impl Default for Config {
             log_level: "info".to_owned(),
             log_format: LogFormat::default(),
             log_packets: false,
-            per_service_metrics: false,
+            services_with_metrics: 1_000,
             object_events: true,
             kubeconfig: None,
             unused: Vec::new(),

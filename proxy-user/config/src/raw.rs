@@ -16,18 +16,17 @@ use super::{
     values::{self, Problem},
 };
 
-/// Settings as the file or the flags give them, unchecked. A setting that is not given has its
-/// default.
+/// Settings as the file or the flags give them, unchecked; the others have their defaults.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RawConfig {
     /// The given values by their keys in `table`.
-    values: BTreeMap<&'static str, Value>,
+    pub(super) values: BTreeMap<&'static str, Value>,
     /// kube-proxy's settings that are given but have no effect in portolan.
     unused: Vec<String>,
     /// Flags that are given but have no effect, because there is a configuration file.
     ignored_flags: Vec<String>,
     /// Warnings about keys of the file that are unknown or given twice.
-    ignored: Vec<Warning>,
+    pub(super) ignored: Vec<Warning>,
 }
 
 impl RawConfig {
@@ -52,14 +51,7 @@ impl RawConfig {
         self.values.keys().copied()
     }
 
-    /// Removes the value of the setting with this key, or of all settings of the section with this
-    /// path.
-    pub fn forget(&mut self, path: &str) {
-        self.values.retain(|key, _| !table::is_within(key, path));
-    }
-
-    /// Removes the values that come from flags without effect next to a configuration file, except
-    /// for the keys in `kept`.
+    /// Removes the values of flags without effect beside a file, except for the keys in `kept`.
     #[must_use]
     pub fn drop_ignored_flags(mut self, kept: &[&str]) -> Self {
         let ignored = table::settings().filter(|setting| table::flag_is_ignored_with_file(setting));
@@ -72,11 +64,6 @@ impl RawConfig {
             }
         }
         self
-    }
-
-    /// Notes a warning about an unknown or repeated key of the file.
-    pub fn ignore(&mut self, warning: Warning) {
-        self.ignored.push(warning);
     }
 
     /// Notes that a setting of kube-proxy is given that has no effect in portolan.
@@ -187,13 +174,13 @@ impl Draft {
         }
     }
 
-    /// Decides how to recognise pods. KUBE: without ranges, ClusterCIDR recognises no pods and is
-    /// no error.
+    /// Decides how to recognise pods. KUBE: ClusterCIDR without ranges is no error, and knows none.
     fn local_detection(&self) -> Result<LocalDetection, ConfigError> {
+        use PodInterfaces::{Named, Prefix};
         let mode = self.detect_local_mode.as_str();
-        let refuse = |remedy: String| Problem::new(mode, remedy).with_key("detectLocalMode");
+        let refuse = |remedy: &str| Problem::new(mode, remedy).with_key("detectLocalMode");
         let by = |key, name: &str, interfaces: fn(String) -> PodInterfaces| match name {
-            "" => Err(refuse(format!(
+            "" => Err(refuse(&format!(
                 "needs {key} to be set; set it or use another mode"
             ))),
             name => Ok(LocalDetection::Interface(interfaces(name.to_owned()))),
@@ -204,15 +191,10 @@ impl Draft {
             "" | "ClusterCIDR" if !has_ranges => Ok(LocalDetection::None),
             "" | "ClusterCIDR" => Ok(LocalDetection::ClusterCidr),
             "NodeCIDR" => Ok(LocalDetection::NodeCidr),
-            "BridgeInterface" => by("detectLocal.bridgeInterface", bridge, PodInterfaces::Named),
-            "InterfaceNamePrefix" => by(
-                "detectLocal.interfaceNamePrefix",
-                prefix,
-                PodInterfaces::Prefix,
-            ),
+            "BridgeInterface" => by("detectLocal.bridgeInterface", bridge, Named),
+            "InterfaceNamePrefix" => by("detectLocal.interfaceNamePrefix", prefix, Prefix),
             _ => Err(refuse(
-                "is no mode; use ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix"
-                    .to_owned(),
+                "is no mode; use ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix",
             )),
         }
     }

@@ -31,6 +31,8 @@ pub struct Setting {
     /// The flag of `portolan run`, without its dashes: kube-proxy's name if kube-proxy has the
     /// flag. A flag that two settings name sets both.
     pub flag: Option<&'static str>,
+    /// Whether the agent adopts changes while it runs.
+    pub at_once: bool,
     pub kind: Kind,
     /// Of a [`Kind::Special`]: what stands for the value in `--help`, and the allowed values.
     pub value: (&'static str, &'static str),
@@ -249,13 +251,11 @@ impl Kind {
         }
     }
 
-    /// Returns the fixed words of a [`Kind::Choice`], each between two `mark`s, with "or" between
-    /// them.
+    /// Returns the fixed words of a [`Kind::Choice`], each between two `mark`s, joined by "or".
     fn words_joined(&self, mark: &str) -> String {
         let words = self.words();
-        let quoted = words
-            .iter()
-            .map(|word| format!("{mark}{}{mark}", word.get_name()));
+        let names = words.iter().map(PossibleValue::get_name);
+        let quoted = names.map(|name| format!("{mark}{name}{mark}"));
         quoted.collect::<Vec<_>>().join(" or ")
     }
 }

@@ -60,8 +60,7 @@ pub fn set_level(level: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Reports why the program fails: as a JSON log line, if the log has that format, else as plain
-/// text.
+/// Reports why the program fails: as a JSON log line, if the log has that format, else as text.
 pub fn fail(error: &anyhow::Error) {
     match LOG.get() {
         Some(log) if log.format == LogFormat::Json => tracing::error!("{error:#}"),
@@ -119,9 +118,7 @@ mod tests {
             assert_eq!(filter(level).unwrap().to_string(), expected);
         }
         let fault = filter("portolan=loud").unwrap_err().to_string();
-        assert!(
-            fault.contains("\"portolan=loud\" is not a level; use error"),
-            "{fault}"
-        );
+        let said = "\"portolan=loud\" is not a level; use error";
+        assert!(fault.contains(said), "{fault}");
     }
 }

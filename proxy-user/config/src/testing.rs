@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares settings with those that a real kube-proxy made of the same configuration
-//! (proxy-user/kube-proxy). For the unit tests.
+//! Compares settings with those that a real kube-proxy made of the same (proxy-user/kube-proxy).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,8 +25,7 @@ pub fn versions() -> Vec<PathBuf> {
     versions
 }
 
-/// Collects the values of a YAML document by their paths, like `conntrack.min`. An empty value is
-/// left out.
+/// Collects the values of a document, but empty ones, by their paths, like `conntrack.min`.
 fn leaves(path: &str, value: &Json, into: &mut BTreeMap<String, String>) {
     match value {
         Json::Object(fields) => {
@@ -52,10 +50,8 @@ fn common(document: &Json, mode: Mode) -> BTreeMap<String, String> {
         Mode::Nftables => "iptables",
         Mode::Iptables | Mode::Ipvs => "nftables",
     };
-    let unused: Vec<_> = table::unused()
-        .flat_map(|unused| &unused.keys)
-        .copied()
-        .collect();
+    let unused = table::unused().flat_map(|unused| &unused.keys);
+    let unused: Vec<_> = unused.copied().collect();
     let left_out = ["portolan", other];
     all.retain(|key, _| {
         let is_within = |path: &&str| table::is_within(key, path);
@@ -78,18 +74,15 @@ pub struct Compared {
 pub fn compare(ending: &str, read: impl Fn(&Path) -> Result<Config, String>) -> Vec<Compared> {
     let all = fs::read_dir(folder()).expect("the folder");
     let all = all.map(|entry| entry.expect("an entry").path());
-    let files: Vec<_> = all
-        .filter(|path| path.extension().is_some_and(|found| found == ending))
-        .collect();
+    let is_wanted = |path: &PathBuf| path.extension().is_some_and(|found| found == ending);
+    let files: Vec<_> = all.filter(is_wanted).collect();
     let with = |version: PathBuf| {
         let mut compared = Compared::default();
         for path in &files {
             let name = path.file_stem().expect("a name").to_string_lossy();
             let answer = version.join(&*name);
-            match (
-                read(path),
-                fs::read_to_string(answer.with_extension("yaml")),
-            ) {
+            let theirs = fs::read_to_string(answer.with_extension("yaml"));
+            match (read(path), theirs) {
                 (Ok(config), Ok(theirs)) => {
                     compared.taken += 1;
                     let found = differences(&name, &config, &theirs);
@@ -120,15 +113,14 @@ fn differences(name: &str, config: &Config, theirs: &str) -> BTreeSet<&'static s
     let theirs = common(&theirs, config.mode);
     assert!(ours.len() > 10, "{name}: {ours:?}");
     let keys: BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
-    let differ = keys
-        .into_iter()
-        .filter(|key| ours.get(*key) != theirs.get(*key));
+    let keys = keys.into_iter();
+    let differ = keys.filter(|key| ours.get(*key) != theirs.get(*key));
     let known = differ.map(|key| {
-        let known = table::DIFFERENCES.iter().find(|known| known.key == key);
+        let known = table::DIFFERENCES.iter().find(|(known, _)| known == key);
         let (ours, theirs) = (ours.get(key), theirs.get(key));
-        let known =
+        let (known, _) =
             known.unwrap_or_else(|| panic!("{name}: {key} is {ours:?}, kube-proxy's {theirs:?}"));
-        known.key
+        *known
     });
     known.collect()
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parses the texts of settings into values. Every error names the value and the remedy. Used by
-//! the entries of `table`.
+//! Parses the texts of settings, for `table`. Every error names the value and the remedy.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -14,16 +13,14 @@ use tracing_subscriber::EnvFilter;
 
 use super::{Config, ConfigError, NodePortAddresses};
 
-/// The least and the most entries of a map. The kernel allocates at most 2^26 of the smallest
-/// elements.
+/// The least and the most entries of a map. The kernel allocates at most 2^26 of the smallest.
 pub(super) const ENTRIES: [u32; 2] = [16, 67_108_864];
 
 /// The two fields that one timeout setting fills, in seconds.
 pub struct Seconds<'a> {
     /// The idle time of portolan's flow table. KUBE: a setting of zero keeps the default.
     pub idle: &'a mut u32,
-    /// The timeout of the node's nf_conntrack. KUBE: a setting of zero leaves it unchanged, which
-    /// is None here.
+    /// The timeout of the node's nf_conntrack. KUBE: zero, None here, leaves it unchanged.
     pub conntrack: &'a mut Option<u32>,
 }
 
@@ -71,8 +68,7 @@ fn ranges<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpNet>, Proble
         .collect()
 }
 
-/// Parses the ranges by which pods are recognised. The kernel programs store at most [`RANGES`] of
-/// each family.
+/// Parses the ranges of pods. The kernel programs store at most [`RANGES`] of each family.
 pub(super) fn pod_ranges<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpNet>, Problem> {
     let ranges = ranges(texts)?;
     for v4 in [true, false] {
@@ -127,8 +123,7 @@ pub(super) fn own_addresses(texts: &[String]) -> Result<Vec<IpAddr>, Problem> {
     parsed.collect()
 }
 
-/// Parses `bindAddress`. KUBE: its family decides at which addresses the agent's own servers listen
-/// by default.
+/// Parses `bindAddress`. KUBE: its family decides where the agent's servers listen by default.
 pub(super) fn bind_address(text: &str, config: &mut Config) -> Result<(), Problem> {
     let Some(address) = parse::address(text) else {
         let remedy = "is not an IP address; write it like 0.0.0.0 or ::";
@@ -144,8 +139,7 @@ pub(super) fn bind_address(text: &str, config: &mut Config) -> Result<(), Proble
     Ok(())
 }
 
-/// Parses an address with or without a port, which replaces the default in `address`. KUBE: without
-/// a port, the default port is used.
+/// Parses an address, which replaces `address`. KUBE: without a port, the default port is used.
 pub(super) fn address(text: &str, address: &mut SocketAddr) -> Result<(), Problem> {
     let with_port = || {
         let (ip, port) = text.rsplit_once(':')?;
@@ -212,8 +206,7 @@ pub fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses an integer as Go does: with a sign, with a prefix like `0x` for other bases, with
-/// underscores. None if it is invalid.
+/// Parses an integer as Go does: with a sign, a prefix like `0x`, underscores. None if invalid.
 pub fn integer(text: &str) -> Option<i64> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => ("-", digits),
@@ -233,8 +226,7 @@ pub fn integer(text: &str) -> Option<i64> {
     i64::from_str_radix(&format!("{sign}{}", digits.replace('_', "")), base).ok()
 }
 
-/// Parses a duration in Go's notation: `1h30m`, `+1.5s`, `300ms`, `0`. None if it is invalid or
-/// negative.
+/// Parses a duration in Go's notation: `1h30m`, `+1.5s`, `0`. None if it is invalid or negative.
 pub fn duration(text: &str) -> Option<Duration> {
     let text = text.strip_prefix('+').unwrap_or(text);
     // Minus zero counts as zero.

@@ -89,16 +89,6 @@ pub enum Refusal {
     AddressRanges { error: io::Error },
 }
 
-impl Refusal {
-    /// Returns the name of the full map; None if a full map is not the reason.
-    pub fn full_map(&self) -> Option<&'static str> {
-        match self {
-            Self::Full { map, .. } => Some(map),
-            _ => None,
-        }
-    }
-}
-
 /// How many of a map's entries are in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fill {
@@ -108,6 +98,13 @@ pub struct Fill {
 }
 
 impl Fill {
+    pub fn new(map: &'static str, entries: u32, capacity: u32) -> Self {
+        Self {
+            map,
+            entries,
+            capacity,
+        }
+    }
     /// Whether at least three quarters of the map are in use.
     pub fn is_nearly_full(&self) -> bool {
         self.capacity > 0 && u64::from(self.entries) * 4 >= u64::from(self.capacity) * 3

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
+use proxy_common::{Addr, EndpointSet, Port, Protocol, ServiceFlags, V4, V6};
 
 use crate::object::ObjectName;
 
@@ -19,6 +19,9 @@ pub struct ServicePlan {
     pub guarded_v4: Vec<V4>,
     pub guarded_v6: Vec<V6>,
     pub health_check: Option<HealthCheckPlan>,
+    /// How many endpoints are ready, on this node and on others: those of the port and IP family
+    /// that have most. For metrics only.
+    pub ready: [usize; 2],
 }
 
 impl ServicePlan {
@@ -113,12 +116,6 @@ pub struct FrontendPlan<A: Addr> {
     /// Kind, policies and options. They decide which endpoints new connections get, by client:
     /// those of the whole cluster or only the local ones ([`ServiceFlags::set_of_block`]).
     pub flags: ServiceFlags,
-}
-
-impl<A: Addr> FrontendPlan<A> {
-    pub fn kind(&self) -> FrontendKind {
-        self.flags.kind()
-    }
 }
 
 /// One endpoint of a service port.

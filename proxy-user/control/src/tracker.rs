@@ -340,8 +340,11 @@ impl ClusterState {
         }
         let depends = |entry: &Entry| {
             let ranges = |service: &Arc<Service>| !service.source_ranges.ranges.is_empty();
+            let endpoints = || entry.slices.iter().flat_map(|slice| slice.endpoints.all());
             (ips && entry.service.as_ref().is_some_and(ranges))
-                || (zone && entry.slices.iter().any(|slice| has_zone_hints(slice)))
+                || (zone
+                    && endpoints()
+                        .any(|(.., site)| site.is_some_and(|site| !site.hinted_zones.is_empty())))
         };
         let dependent = self.services.0.iter().filter(|(_, entry)| depends(entry));
         self.dirty.extend(dependent.map(|(name, _)| name.clone()));
@@ -353,11 +356,6 @@ impl ClusterState {
 fn ip_within(service: Option<&Service>, ranges: &[IpNet]) -> Option<IpAddr> {
     let mut ips = service?.cluster_ips();
     ips.find(|ip| ranges.iter().any(|range| range.contains(ip)))
-}
-
-fn has_zone_hints(slice: &EndpointSlice) -> bool {
-    let mut sites = slice.endpoints.all().filter_map(|(.., site)| site);
-    sites.any(|site| !site.hinted_zones.is_empty())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::{
     error::DatapathError,
     maps::{
         Lock,
-        pins::{SERVERS, generations, is_bpffs, links_of},
+        pins::{CONNTRACK, SERVERS, generations, is_bpffs, links_of},
     },
     programs::{detach_filters, interfaces, mark_of},
 };
@@ -53,7 +53,8 @@ fn clean(pin_dir: &Path, dry: bool) -> Result<Vec<String>, DatapathError> {
     let marks: Vec<_> = if dry { marks.collect() } else { Vec::new() };
     // The directory may contain files of other programs.
     let mut ours: Vec<_> = all.iter().map(|one| one.dir(pin_dir)).collect();
-    ours.extend(Some(pin_dir.join(SERVERS)).filter(|file| file.is_symlink()));
+    let files = [SERVERS, CONNTRACK].map(|name| pin_dir.join(name));
+    ours.extend(files.into_iter().filter(|file| file.is_symlink()));
     for path in &ours {
         remove(path, &marks, dry, &mut removed)?;
     }

@@ -49,14 +49,9 @@ pub enum DatapathError {
     )]
     Locked { path: PathBuf, holder: Option<u32> },
     #[error(
-        "this kernel ({running}) lacks {feature}, which Linux {since} and newer have: portolan needs Linux 6.1 or newer, built with CONFIG_BPF_SYSCALL, CONFIG_BPF_JIT, CONFIG_NET_CLS_BPF and CONFIG_NET_SCH_INGRESS"
+        "this kernel ({running}) makes no BPF map: portolan needs Linux 6.1 or newer, built with CONFIG_BPF_SYSCALL, CONFIG_BPF_JIT, CONFIG_NET_CLS_BPF and CONFIG_NET_SCH_INGRESS"
     )]
-    MissingFeature {
-        feature: &'static str,
-        since: &'static str,
-        running: String,
-        source: io::Error,
-    },
+    NoMap { running: String, source: io::Error },
     #[error(
         "the pinned map {} is none of ours ({difference}): another program made it; give the agent its own --pin-dir, or run `portolan cleanup --pin-dir {}` (existing connections through services break) and start again",
         path.display(), pin_dir.display()

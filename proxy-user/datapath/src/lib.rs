@@ -32,7 +32,9 @@ use linux::interfaces::Interface;
 use proxy_common::{
     LocalPod, V4, V6,
     carried::Key,
-    maps::{BETWEEN_PODS, EXCEPTIONS, FLOW_SECRET, HEADER_KEYS, MACS, ROUTE_EPOCH, UPLINKS},
+    maps::{
+        BETWEEN_PODS, DRAINED, EXCEPTIONS, FLOW_SECRET, HEADER_KEYS, MACS, ROUTE_EPOCH, UPLINKS,
+    },
     xdp::{Abilities, Uplink},
 };
 
@@ -80,6 +82,8 @@ pub struct Datapath {
     /// A number that changes when routes or neighbours have changed.
     route_epoch: Table<u32, u32>,
     header_keys: Table<u32, Key>,
+    /// The word of [`proxy_common::maps::generation`].
+    drained: Table<u32, u32>,
     xdp: XdpAttachments,
     hooks: HookLinks,
     sweep: Sweep,
@@ -223,6 +227,7 @@ impl Datapath {
             uplinks: Mirror::adopt(&pinned, UPLINKS)?,
             route_epoch: pinned.take(ROUTE_EPOCH, Table::new)?,
             header_keys: pinned.take(HEADER_KEYS, Table::new)?,
+            drained: pinned.take(DRAINED, Table::new)?,
             xdp: XdpAttachments::adopt(&home),
             attachments,
             hooks: HookLinks::default(),

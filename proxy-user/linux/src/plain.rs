@@ -8,7 +8,7 @@ use proxy_common::{
     masquerade::MasqueradeSources,
     service::{FragmentKey, ServiceName, SourceRangeKey},
     trace::{
-        Event, Filter, PacketEvent,
+        Event, Filter,
         follow::{Config, End, Followed, Sighting},
         rate::Rate,
     },
@@ -76,7 +76,6 @@ plain! {
     RefusedKey,
     Traffic,
     Event,
-    PacketEvent,
     Filter,
     Rate,
     Config,

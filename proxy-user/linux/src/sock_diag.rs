@@ -91,18 +91,6 @@ impl Request {
     }
 }
 
-/// Closes a socket; returns false if it was closed meanwhile.
-fn destroy(
-    connection: &Connection,
-    family: u8,
-    protocol: Protocol,
-    id: SocketId,
-) -> io::Result<bool> {
-    let request = Request::new(family, protocol, id);
-    let answered = connection.ask(DESTROY, NLM_F_ACK, request.bytes(), |_| {});
-    Ok(none_if(&[libc::ENOENT], answered)?.is_some())
-}
-
 /// A socket that is to be closed: its cookie, and the address to which it is connected.
 pub type ConnectedSocket = (SocketCookie, SocketAddr);
 
@@ -142,8 +130,11 @@ fn close_here(protocol: Protocol, wanted: &HashSet<ConnectedSocket>) -> io::Resu
             }
         })?;
         for id in found {
-            match destroy(&connection, family, protocol, id) {
-                Ok(is_done) => closed += usize::from(is_done),
+            let request = Request::new(family, protocol, id);
+            let answered = connection.ask(DESTROY, NLM_F_ACK, request.bytes(), |_| {});
+            match none_if(&[libc::ENOENT], answered) {
+                // None: it was closed meanwhile.
+                Ok(done) => closed += usize::from(done.is_some()),
                 Err(error) => refused = Some(error),
             }
         }

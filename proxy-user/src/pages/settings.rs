@@ -52,12 +52,13 @@ pub(crate) fn page() -> String {
         page += &item(&format!("{}: {}", names.join(", "), unused.why));
     }
     page += &chapter("\n", "Settings that change at once", AT_ONCE);
-    let keys = config::AT_ONCE.join("`, `");
-    page += &wrap(&format!("`{keys}`\n"), "");
+    let keys = table::settings().filter(|setting| setting.at_once);
+    let keys: Vec<_> = keys.map(|setting| setting.key).collect();
+    page += &wrap(&format!("`{}`\n", keys.join("`, `")), "");
     let title = "Where the value in force is not kube-proxy's";
     page += &chapter("\n", title, DIFFERENCES);
     let differences = table::DIFFERENCES.iter();
-    page.extend(differences.map(|one| item(&format!("`{}`: {}", one.key, one.why))));
+    page.extend(differences.map(|(key, why)| item(&format!("`{key}`: {why}"))));
     page
 }
 

@@ -28,19 +28,15 @@ const BEFORE_THE_SECOND_SYN: f64 = 900.0;
 /// How many packets are a flood: those that fill the small flow table.
 const ENOUGH: u64 = 25_000;
 
-/// Runs `attack` on a new node with `proxy` and its configuration; returns the attack's result. One
-/// runs at a time, because each attack uses the whole machine.
-fn attacked<T>(
-    proxy: Proxy,
-    config: &str,
-    attack: impl FnOnce(&Served<'_>) -> anyhow::Result<T>,
-) -> T {
+/// Runs an attack on a new node with this proxy and its configuration; returns its result. One runs
+/// at a time, because each attack uses the whole machine.
+fn attacked<T>(by: Proxy, config: &str, run: impl FnOnce(&Served<'_>) -> anyhow::Result<T>) -> T {
     static ONE: Mutex<()> = Mutex::new(());
     let _turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let binary = Path::new(env!("CARGO_BIN_EXE_portolan"));
     let world = World::new().expect("a node");
-    let served = Served::start(&world, proxy, binary, config).expect("it serves");
-    attack(&served).expect("an attack")
+    let served = Served::start(&world, by, binary, config).expect("it serves");
+    run(&served).expect("an attack")
 }
 
 #[rstest]
@@ -48,9 +44,8 @@ fn a_syn_flood_breaks_no_connection_and_new_ones_succeed(
     #[values(Proxy::Portolan, Proxy::PortolanAlone)] proxy: Proxy,
     #[values(From::Outside, From::Pod)] from: From,
 ) {
-    let seen = attacked(proxy, SMALL_TABLE, |served| {
-        kinds::syn_flood(served, from, 200, FLOOD)
-    });
+    let flood = |served: &Served<'_>| kinds::syn_flood(served, from, 200, FLOOD);
+    let seen = attacked(proxy, SMALL_TABLE, flood);
     assert!(seen.sent > ENOUGH, "a flood: {seen:?}");
     assert_eq!((seen.lost, seen.open), (0, 200), "{seen:?}");
     assert!(seen.during.share() >= 0.97, "new ones: {seen:?}");
@@ -71,9 +66,9 @@ fn short_connections_do_not_use_up_the_masquerade_ports(
     #[case] closes: Closes,
     #[case] seconds: u64,
 ) {
-    let seen = attacked(Proxy::PortolanAlone, config, |served| {
-        kinds::short(served, closes, 4, Duration::from_secs(seconds))
-    });
+    let window = Duration::from_secs(seconds);
+    let short = |served: &Served<'_>| kinds::short(served, closes, 4, window);
+    let seen = attacked(Proxy::PortolanAlone, config, short);
     assert_eq!((seen.failed, seen.lost), (0, 0), "{seen:?}");
     assert!(seen.kept() > 0.4, "{seen:?}");
 }

@@ -75,10 +75,9 @@ impl Explainer<'_> {
 
 fn outcome(report: &Value, start: &str) -> Result<(), String> {
     let outcome = report["outcome"].as_str().unwrap_or_default();
-    if outcome.starts_with(start) {
-        Ok(())
-    } else {
-        Err(format!("{outcome} where {start} is expected"))
+    match outcome.starts_with(start) {
+        true => Ok(()),
+        false => Err(format!("{outcome} where {start} is expected")),
     }
 }
 

@@ -23,7 +23,7 @@ use lab::{
     },
     interrupt::INTERRUPTED,
     node::{
-        agent::{Agent, Manifests, Options},
+        agent::{Agent, Options},
         cgroup::Cgroup,
         layout::Layout,
         settings::{Forwarding, SocketBalancing, Xdp},
@@ -172,7 +172,7 @@ impl<'a> Group<'a> {
             kubeconfig: kubeconfig.as_deref(),
             cgroup_root: cgroup.path(),
         };
-        let mut agent = Agent::start(&topology.node, &options, &Manifests::Text(&first))?;
+        let mut agent = Agent::start(&topology.node, &options, &first)?;
         agent.wait_for(version).context("start the agent")?;
         then(&mut Node {
             settings,
@@ -206,8 +206,7 @@ fn endpoints(case: &Case) -> Result<BTreeSet<Endpoint>> {
     Ok(endpoints)
 }
 
-/// The version of the node's object with which the agent starts; each change of objects increases
-/// it.
+/// The version of the node's object at the agent's start; each change of objects increases it.
 const FIRST_VERSION: u64 = 1;
 
 /// A node with an agent, on which cases run one after the other.

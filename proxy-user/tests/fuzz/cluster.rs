@@ -17,8 +17,7 @@ pub(crate) fn cluster_ip(n: u8, v6: bool) -> IpAddr {
     pick(v6, &format!("172.30.1.{n}"), &format!("fd00:30::1:{n}"))
 }
 
-/// Returns six random services. All have backends among the same pods and port, so that tuples of
-/// one protocol collide.
+/// Returns six random services, all with the same pods and port, so that their tuples collide.
 pub(crate) fn services(random: &mut Random) -> Vec<Service> {
     let protocols = [TCP, TCP, UDP, UDP, SCTP, TCP].into_iter().zip(1..);
     let services = protocols.map(|(protocol, n)| service(n, protocol, random));
@@ -81,10 +80,8 @@ fn backends(random: &mut Random) -> Vec<Backend> {
         }
     }
     // As the planner does: if any backend is wanted, one in the set CLUSTER is.
-    if !backends
-        .iter()
-        .any(|backend| backend.is_wanted() && backend.sets.intersects(EndpointSet::CLUSTER))
-    {
+    let is_one = |one: &Backend| one.is_wanted() && one.sets.intersects(EndpointSet::CLUSTER);
+    if !backends.iter().any(is_one) {
         let are_all_0 = random.one_in(2);
         for backend in &mut backends {
             if are_all_0 {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! ICMP errors about conversations, from a router, the client or the node itself. They quote the
-//! packet of another frame.
+//! ICMP errors about conversations, from a router, the client or the node, with quoted packets.
 
 use std::net::IpAddr;
 

@@ -11,10 +11,8 @@ pub(crate) fn flow_table<A: Family>(pin_dir: &Path) -> io::Result<FlowTable<A>> 
 }
 
 /// Returns every entry of a table.
-pub(crate) fn entries<A: Family>(
-    table: &FlowTable<A>,
-) -> io::Result<Vec<(FlowKey<A>, FlowEntry<A>)>> {
+pub(crate) fn entries<A: Family>(of: &FlowTable<A>) -> io::Result<Vec<(FlowKey<A>, FlowEntry<A>)>> {
     let mut entries = Vec::new();
-    table.each(|key, entry| entries.push((key, entry)))?;
+    of.each(|key, entry| entries.push((key, entry)))?;
     Ok(entries)
 }

@@ -16,9 +16,8 @@ pub(crate) struct Sequence<T>(pub(crate) Vec<T>);
 
 impl<T: fmt::Display> fmt::Display for Sequence<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .iter()
-            .try_for_each(|operation| writeln!(f, "{operation}"))
+        let mut operations = self.0.iter();
+        operations.try_for_each(|operation| writeln!(f, "{operation}"))
     }
 }
 
@@ -58,9 +57,8 @@ pub(crate) fn sequences<T: FromStr<Err = String>>(folder: &str) -> Vec<(PathBuf,
     paths.sort();
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("a text");
-        let sequence = text
-            .parse()
-            .unwrap_or_else(|fault| panic!("{}: {fault}", path.display()));
+        let sequence = text.parse();
+        let sequence = sequence.unwrap_or_else(|fault| panic!("{}: {fault}", path.display()));
         (path, sequence)
     };
     paths.into_iter().map(read).collect()

@@ -163,8 +163,10 @@ impl Subject {
 
 fn record<A: Family>(flows: &FlowTable<A>, at: Interface, tuple: Tuple, to: IpAddr) {
     const MARGIN: Duration = Duration::from_millis(50);
-    // A datagram's record is fresh until its unit of time ends: the program must run before that.
-    while clock(now()) != clock(now() + MARGIN.as_nanos() as u64) {
+    // A datagram's record is fresh until its unit of time ends: the program must run before that,
+    // and its clock, which is behind, must have begun the unit.
+    let margin = MARGIN.as_nanos() as u64;
+    while clock(now() - margin) != clock(now() + margin) {
         thread::sleep(MARGIN / 10);
     }
     let client = ClientInterface::of_pod(Key::new(at, tuple).interface);
@@ -217,9 +219,8 @@ pub(crate) fn compare(model: &Model, subject: &Subject) -> Result<(), String> {
 /// Returns the keys of the model's flows that have no entry in the maps, among others.
 pub(crate) fn evicted(model: &Model, subject: &Subject) -> HashSet<Key> {
     let (wanted, found) = (wanted(model), found(subject));
-    let missing = wanted
-        .into_keys()
-        .filter(|entry| !found.contains_key(entry));
+    let missing = wanted.into_keys();
+    let missing = missing.filter(|entry| !found.contains_key(entry));
     let missing = missing.map(|(_, tuple, interface)| Key { tuple, interface });
     missing.collect()
 }

@@ -76,9 +76,8 @@ impl Subject {
         });
         let addresses: Vec<_> = all.collect();
         let datapath = self.datapath();
-        datapath
-            .set_node_addresses(&addresses)
-            .expect("node addresses");
+        let stored = datapath.set_node_addresses(&addresses);
+        stored.expect("node addresses");
         datapath.set_idle_times(IDLE);
     }
     pub(crate) fn configure(&mut self, wanted: NodeSettings) {
@@ -132,10 +131,9 @@ pub(crate) fn key<A: Family>(Tuple { protocol, src, dst }: Tuple) -> FlowKey<A> 
 
 /// Returns the slot of a reply tuple in the map `direct`.
 pub(crate) fn direct(reply: Tuple) -> u32 {
-    let (slot, _) = if reply.src.is_ipv4() {
-        key::<V4>(reply).fingerprint()
-    } else {
-        key::<V6>(reply).fingerprint()
+    let (slot, _) = match reply.src.is_ipv4() {
+        true => key::<V4>(reply).fingerprint(),
+        false => key::<V6>(reply).fingerprint(),
     };
     slot
 }

@@ -58,8 +58,7 @@ impl Generator {
             });
         }
     }
-    /// Sends an echo request, or a packet of a protocol that no service has, mostly to the address
-    /// of a service.
+    /// Sends an echo request, or a packet of a protocol without service, mostly to a service.
     pub(crate) fn ping(&mut self) {
         let (interface, address) = self.client();
         let (_, dst) = self.destination();

@@ -130,8 +130,7 @@ impl FromStr for Complaint {
     }
 }
 
-/// A field of a packet's shape: a flag is written as NAME, a number as NAME=NUMBER, and neither if
-/// it is false or 0.
+/// A field of a packet's shape: a flag is NAME, a number NAME=NUMBER, none if false or 0.
 enum Value<'a> {
     Flag(&'a mut bool),
     Number(&'a mut i64),

@@ -217,10 +217,9 @@ impl Packet {
     }
 
     fn numbers(&self, by_client: bool) -> (u8, u32, u32) {
-        let (own, other) = if by_client {
-            (CLIENT_SEQUENCE, BACKEND_SEQUENCE + 1)
-        } else {
-            (BACKEND_SEQUENCE, CLIENT_SEQUENCE + 1)
+        let (own, other) = match by_client {
+            true => (CLIENT_SEQUENCE, BACKEND_SEQUENCE + 1),
+            false => (BACKEND_SEQUENCE, CLIENT_SEQUENCE + 1),
         };
         let Shape { ahead, acked, .. } = self.shape;
         let own = own.wrapping_add_signed(ahead as i32);
@@ -240,10 +239,9 @@ impl Packet {
 
     /// Returns SCTP's tag of the packet, and the tag that an INIT's or INIT ACK's sender wants.
     fn tags(&self, by_client: bool) -> (u32, u32) {
-        let (own, other) = if by_client {
-            (CLIENT_TAG, BACKEND_TAG)
-        } else {
-            (BACKEND_TAG, CLIENT_TAG)
+        let (own, other) = match by_client {
+            true => (CLIENT_TAG, BACKEND_TAG),
+            false => (BACKEND_TAG, CLIENT_TAG),
         };
         let tag = match self.kind {
             Kind::Syn => 0,
@@ -281,16 +279,10 @@ impl Packet {
     }
 }
 
-/// Returns a frame to this MAC with any bytes behind its IP header; a transport's checksum in them
-/// is filled in.
-pub(crate) fn raw(
-    mac: [u8; 6],
-    (src, dst): (IpAddr, IpAddr),
-    protocol: u8,
-    body: &[u8],
-) -> Vec<u8> {
+/// Returns a frame to this MAC with any bytes behind its IP header and a right checksum in them.
+pub(crate) fn raw(mac: [u8; 6], ends: (IpAddr, IpAddr), protocol: u8, body: &[u8]) -> Vec<u8> {
     let packet = Packet {
-        tuple: Tuple::new(protocol, at(src, 0), at(dst, 0)),
+        tuple: Tuple::new(protocol, at(ends.0, 0), at(ends.1, 0)),
         kind: Kind::Data,
         shape: Shape::default(),
     };

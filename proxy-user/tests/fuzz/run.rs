@@ -20,12 +20,10 @@ use crate::{
     subject::{IDLE, Subject, Subjects, TIGHT_FLOWS},
 };
 
-/// The seconds in one step of time. No idle time is a multiple of it, so that the real duration of
-/// a run does not matter.
+/// The seconds in one step of time. No idle time is a multiple, so real time does not matter.
 pub(crate) const STEP: u64 = 9;
 
-/// A packet that has left the node: its tuple and frame, and (`inside`) its frame between ingress
-/// and egress.
+/// A packet that has left the node: its tuple and frame, and (`inside`) the frame before egress.
 #[derive(Clone)]
 pub(crate) struct Left {
     pub(crate) tuple: Tuple,
@@ -201,25 +199,21 @@ impl Run<'_> {
         Ok(())
     }
     /// Passes a frame through ingress and egress (or XDP); returns it if it leaves the node.
-    pub(crate) fn through(
-        &mut self,
-        interface: Interface,
-        frame: &[u8],
-    ) -> Result<Option<Left>, String> {
+    pub(crate) fn through(&mut self, at: Interface, frame: &[u8]) -> Result<Option<Left>, String> {
         // A test run cannot show the tag by which egress knows that the stack lets packets pass.
         if self.model.is_past
-            && let Some(tuple) = tuple_of(frame)
-            && let Some((_, to)) = self.model.passed(interface, tuple)
+            && let Some(tuple) = self.model.tuple_at(at, frame)
+            && let Some((_, to)) = self.model.passed(at, tuple)
         {
-            self.subject.record(interface, tuple, to);
+            self.subject.record(at, tuple, to);
         }
         if self.has_xdp
-            && interface == Interface::Uplink
+            && at == Interface::Uplink
             && let Some(frame) = self.at_xdp(frame)?
         {
             return Ok(Left::new(frame.clone(), frame));
         }
-        let (inside, is_past) = self.hook(true, interface, frame, 0, false)?;
+        let (inside, is_past) = self.hook(true, at, frame, 0, false)?;
         if is_past {
             return Ok(Left::new(inside.frame.clone(), inside.frame));
         }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The services and node settings of a sequence: plain values that the model reads, and that become
-//! plans for the real maps.
+//! The services and node settings of a sequence: plain values that become plans for real maps.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -97,6 +96,7 @@ impl Service {
             guarded_v4: guarded.clone().filter_map(V4::of_ip).collect(),
             guarded_v6: guarded.filter_map(V6::of_ip).collect(),
             health_check: None,
+            ready: [0; 2],
         }
     }
     fn family<A: Family>(&self) -> FamilyPlan<A> {
@@ -152,8 +152,7 @@ impl NodeSettings {
     pub(crate) fn ports(&self) -> RangeInclusive<u16> {
         self.ports.0..=self.ports.1
     }
-    /// Returns true if there are so few ports that the programs, which try so many, may find no
-    /// free one.
+    /// Returns true if there are so few ports that the programs' tries may find no free one.
     pub(crate) fn are_ports_scarce(&self, tries: usize) -> bool {
         self.ports().len() <= 8 * tries
     }
@@ -162,10 +161,8 @@ impl NodeSettings {
         if source.ip() == address && self.ports().contains(&source.port()) {
             return Ok(());
         }
-        Err(format!(
-            "{source} is not {address} with one of the ports {:?}",
-            self.ports
-        ))
+        let ports = &self.ports;
+        Err(format!("{source} is not {address} and a port of {ports:?}"))
     }
 }
 

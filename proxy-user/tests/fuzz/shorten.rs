@@ -81,8 +81,7 @@ pub(crate) fn run_stored<T: Clone + Display>(
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
-/// Returns the shortest failing list that was found, and its difference. `fails` returns the
-/// difference of a list.
+/// Returns the shortest failing list that was found, and its difference, which `fails` returns.
 fn shorten<T: Clone>(
     operations: &[T],
     first: Difference,

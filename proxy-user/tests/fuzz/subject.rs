@@ -242,8 +242,7 @@ impl Subject {
             counter,
         })
     }
-    /// Runs the XDP program on a frame that arrives at the uplink; None if it leaves the frame to
-    /// tc, untouched.
+    /// Runs the XDP program on a frame at the uplink; None if it leaves it to tc, untouched.
     pub(crate) fn run_at_xdp(&mut self, frame: &[u8]) -> Result<Option<Seen>, String> {
         const PASS: u32 = 2;
         const TX: u32 = 3;

@@ -51,9 +51,8 @@ fn name_of<T: PartialEq + Copy>(names: &[(T, &'static str)], value: T) -> &'stat
 /// Returns the value with this name.
 fn named<T: Copy>(names: &[(T, &'static str)], text: &str) -> Result<T, String> {
     let found = names.iter().find(|(_, name)| *name == text);
-    found
-        .map(|(one, _)| *one)
-        .ok_or_else(|| format!("unknown word {text}"))
+    let (one, _) = found.ok_or_else(|| format!("unknown word {text}"))?;
+    Ok(*one)
 }
 
 impl fmt::Display for Tuple {
@@ -89,9 +88,8 @@ impl fmt::Display for Service {
         if self.is_maglev {
             write!(f, " selection=maglev")?;
         }
-        self.sources
-            .iter()
-            .try_for_each(|range| write!(f, " source={range}"))
+        let mut sources = self.sources.iter();
+        sources.try_for_each(|range| write!(f, " source={range}"))
     }
 }
 

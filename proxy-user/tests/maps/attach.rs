@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for attachments to interfaces of a network namespace, and for their adoption after a
-//! restart.
+//! Tests for attachments to interfaces of a network namespace, and their adoption later.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for foreign programs at the same hooks, by tcx and by clsact: their positions are found,
-//! and they are not removed.
+//! Tests for foreign programs at the same hooks, by tcx and clsact: found, and not removed.
 
 use std::os::fd::{AsFd, OwnedFd};
 

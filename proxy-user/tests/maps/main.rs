@@ -12,7 +12,6 @@ mod many;
 mod open;
 mod publish;
 mod readers;
-mod refused;
 mod reserve;
 mod succession;
 mod support;

@@ -15,7 +15,7 @@ use lab::load::process::processor_time_of_all;
 use proxy_common::{EndpointSet, Prefix, Protocol, Settings};
 
 use crate::support::{
-    ENTRY, PinDir, apply, backend, enter, in_netns, key_of, plan, run, v4, with_reply,
+    ENTRY, PinDir, and_reply, apply, backend, enter, in_netns, key_of, plan, run, v4,
 };
 
 const SERVICES: u32 = 50_000;
@@ -100,7 +100,7 @@ fn commands_with_many_services_and_flows_take_little_time_and_memory() {
         let table = pins.flows();
         let mut flows = 0;
         for n in 0..FLOWS {
-            let [original, reply] = with_reply(key_of(n, Protocol::TCP), ENTRY);
+            let [original, reply] = and_reply(key_of(n, Protocol::TCP), ENTRY);
             enter(&table, &reply.0, &reply.1);
             // A key may have the same hash as another one in its sets.
             flows += u32::from(enter(&table, &original.0, &original.1));
@@ -133,7 +133,7 @@ fn commands_with_many_services_and_flows_take_little_time_and_memory() {
         apply(&mut datapath, &services);
         drop(services);
         let last = std::net::IpAddr::from(v4(10, 0, 0xc3, 0x50));
-        let said = format!("service     many/s{SERVICES}, cluster IP {last}:80");
+        let said = format!("service     many/s{SERVICES}, cluster-ip {last}:80");
         let explain = |to: &str| format!("explain --from 10.40.1.10 --to {to}");
         let by_name = format!("service/many/s{SERVICES}");
         // Work of `explain` that grows with the number of services would take longer.

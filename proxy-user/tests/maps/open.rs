@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for reasons why the datapath does not open. Each message says what to do.
+//! Tests for reasons why the datapath does not open, each with a message that says what to do; and
+//! for what works without a program that the kernel refuses. It really refuses it: the first
+//! instruction calls a function that no kernel has.
 
-use std::{collections::BTreeSet, fs, thread, time::Duration};
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use datapath::{
-    Datapath, Options,
+    Datapath, OBJECT, Options,
     maps::pins::{generations, map_path},
 };
+use lab::broken::break_program;
 use proxy_common::maps::{self, LAYOUT_VERSION};
 
-use crate::support::PinDir;
+use crate::{
+    attach::{add_veth, pinned},
+    support::{PinDir, in_netns},
+};
 
 /// Expects that the datapath does not open, with a message that has these parts.
 #[track_caller]
-pub(crate) fn expect_refusal(options: &Options, parts: &[&str]) {
+fn expect_refusal(options: &Options, parts: &[&str]) {
     let there = || generations(&options.pin_dir).ok();
     let before = there();
     let Err(error) = Datapath::open(options) else {
@@ -53,28 +59,6 @@ fn a_directory_outside_a_bpf_file_system_is_refused_with_the_command_that_mounts
     let command = format!("mount -t bpf bpf {}", pin_dir.display());
     expect_refusal(&options, &[&command]);
     assert!(!pin_dir.exists(), "nothing is left behind");
-}
-
-#[test]
-fn without_privilege_the_message_names_the_capabilities() {
-    let pins = PinDir::new();
-    let options = pins.options();
-    // Each thread has its own capabilities.
-    let refused = thread::spawn(move || {
-        drop_user();
-        expect_refusal(&options, &["CAP_BPF", "root"]);
-    });
-    refused.join().expect("it is refused");
-}
-
-#[expect(
-    unsafe_code,
-    reason = "libc's wrapper would change the user of all threads"
-)]
-fn drop_user() {
-    // SAFETY: the call takes three plain numbers.
-    let result = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
-    assert_eq!(result, 0, "become nobody");
 }
 
 #[test]
@@ -123,6 +107,32 @@ fn maps_of_another_size_or_drained_ones_are_kept_until_a_takeover() {
     assert!(datapath.predecessors().is_some());
     take_over(&mut datapath);
     assert_eq!(generations(pins.path()).expect("pins").len(), 1);
+}
+
+#[test]
+fn an_agent_renews_the_time_of_maps_that_still_serve_and_a_takeover_keeps_that_of_its_own() {
+    let pins = PinDir::new();
+    let first = pins.open();
+    let table = || pins.table::<u32, u32>(maps::DRAINED);
+    let old = table();
+    let set = |word| old.update(&0, &word).expect("written");
+    let read = || old.lookup(&0).expect("read").expect("an element");
+    drop(first);
+    let mut next = pins.open_with(|options| options.capacities.backends *= 2);
+    let renewed = |word| {
+        set(word);
+        let hour = Some(Duration::from_hours(1));
+        next.serve_for(hour, true).expect("written");
+        read() != word
+    };
+    assert!(!renewed(0), "it serves for ever");
+    let over = maps::generation::serving_until(0, Some(0));
+    assert!(!renewed(over), "it has given way");
+    let soon = linux::now() + 60_000_000_000;
+    assert!(renewed(maps::generation::serving_until(0, Some(soon))));
+    let until = read();
+    take_over(&mut next);
+    assert_eq!(table().lookup(&0).expect("read"), Some(until));
 }
 
 #[test]
@@ -188,4 +198,59 @@ fn a_foreign_map_under_one_of_our_names_is_refused() {
     let foreign = linux::create_map(linux::MapKind::Hash, 4, 4, 64, 0, None).expect("a map");
     linux::pin(&foreign, &path).expect("pinned");
     expect_refusal(&pins.options(), &["frontends_v6", "key size"]);
+}
+
+/// Returns options with an object in which these programs are broken.
+fn with_broken(pins: &PinDir, folder: &Path, broken: &[&str]) -> Options {
+    let mut object = OBJECT.to_vec();
+    for program in broken {
+        break_program(&mut object, program);
+    }
+    let file = folder.join("broken.o");
+    fs::write(&file, object).expect("a file");
+    let mut options = pins.options();
+    options.object = Some(file);
+    options
+}
+
+#[test]
+fn a_refused_program_of_the_packet_path_is_shown_with_the_verifiers_last_lines() {
+    let (pins, folder) = (PinDir::new(), tempfile::tempdir().expect("a folder"));
+    let options = with_broken(&pins, folder.path(), &["ingress"]);
+    let page = "docs/dev/kernels.md";
+    let parts = ["the program ingress", "9999", "processed ", page];
+    expect_refusal(&options, &parts);
+}
+
+#[test]
+fn programs_that_do_not_need_a_refused_one_are_attached() {
+    in_netns(|pins| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let broken = ["expire_v6", "ingress_l3", "receive_v6"];
+        let options = with_broken(&pins, folder.path(), &broken);
+        let mut datapath = Datapath::open(&options).expect("opens");
+        let refused: Vec<_> = datapath.refusals().to_vec();
+        let names: Vec<_> = refused.iter().map(|refusal| &refusal.program).collect();
+        assert_eq!(names, ["ingress_l3", "expire_v6", "receive_v6"]);
+        let are_named = refused.iter().all(|one| one.reason.contains("9999"));
+        assert!(are_named, "{refused:?}");
+
+        let veth = add_veth("v0");
+        datapath.attach(&veth).expect("the packet path");
+        let mut tun = add_veth("v1");
+        tun.link_layer = false;
+        let error = datapath.attach(&tun).expect_err("its program is refused");
+        assert!(error.to_string().contains("9999"), "{error}");
+        datapath.sweep().expect("sweeps the rest");
+
+        // Hooks that need the refused program are not attached: their effects could not be undone.
+        let cgroup = lab::node::cgroup::Cgroup::new().expect("a cgroup");
+        let hooks = datapath.attach_hooks(cgroup.path());
+        hooks.expect("the other hooks");
+        let links = pinned(&pins);
+        let attached = links.keys().filter_map(|name| name.strip_prefix("cgroup-"));
+        let expected = "release receive_v4 peer_name_v4 peer_name_v6 connect_v4";
+        let expected = BTreeSet::from_iter(expected.split(' '));
+        assert_eq!(BTreeSet::from_iter(attached), expected);
+    });
 }

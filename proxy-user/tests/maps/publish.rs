@@ -196,10 +196,8 @@ fn after_any_plans_and_restarts_the_maps_hold_the_last_plans() {
         prop::bool::weighted(0.3),
     );
     let service_plan = prop::collection::vec(port_plan, 0..3);
-    let step = (
-        prop::collection::btree_map(0..4u8, service_plan, 1..4),
-        prop::bool::weighted(0.2),
-    );
+    let plans = prop::collection::btree_map(0..4u8, service_plan, 1..4);
+    let step = (plans, prop::bool::weighted(0.2));
     let config = ProptestConfig {
         cases: 12,
         failure_persistence: None,

@@ -179,10 +179,9 @@ fn a_flow_that_begins_while_its_tuples_earlier_one_is_copied_stays() {
         entry.sealed(&key(number))
     };
     let pins = PinDir::new();
-    publish(
-        &mut pins.open_with(|options| options.capacities.flows *= 4),
-        &[],
-    );
+    let mut first = pins.open_with(|options| options.capacities.flows *= 4);
+    publish(&mut first, &[]);
+    drop(first);
     let old = pins.flows();
     let mut second = pins.open_with(|options| options.capacities.flows *= 8);
     publish(&mut second, &[]);

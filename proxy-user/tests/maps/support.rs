@@ -147,8 +147,7 @@ pub(crate) fn frontend<A: Family>(address: A, kind: FrontendKind) -> FrontendPla
     }
 }
 
-/// Returns a plan of one TCP port for IPv4, with a cluster IP and these endpoints (last octets of
-/// 10.1.0.0/24).
+/// Returns a plan of one TCP port for IPv4, with a cluster IP and endpoints in 10.1.0.0/24.
 pub(crate) fn plan(cluster_ip: V4, endpoints: &[u8]) -> ServicePlan {
     ServicePlan {
         ports: vec![port(cluster_ip, endpoints)],
@@ -189,8 +188,7 @@ pub(crate) fn cart(plan: ServicePlan) -> Services {
     BTreeMap::from([(name("cart"), plan)])
 }
 
-/// Applies these plans, which the maps hold then and no others; returns how many elements were
-/// written.
+/// Applies these plans, which the maps hold then alone; returns how many elements were written.
 #[track_caller]
 pub(crate) fn publish(datapath: &mut Datapath, pins: &PinDir, services: &Services) -> usize {
     let written = apply(datapath, &Vec::from_iter(services.clone()));
@@ -239,23 +237,17 @@ pub(crate) fn key_of(client: u32, protocol: Protocol) -> FlowKey<V4> {
 }
 
 /// Returns this original entry of a flow and its reply entry.
-pub(crate) fn with_reply(
-    key: FlowKey<V4>,
-    entry: FlowEntry<V4>,
-) -> [(FlowKey<V4>, FlowEntry<V4>); 2] {
-    let mut reply_key = key;
-    entry.reply_key_into(&key, &mut reply_key);
+pub(crate) fn and_reply(key: FlowKey<V4>, own: FlowEntry<V4>) -> [(FlowKey<V4>, FlowEntry<V4>); 2] {
+    let mut back = key;
+    own.reply_key_into(&key, &mut back);
     let reply = FlowEntry {
         kind: FlowKind::REPLY,
         port: key.dst_port,
         address: key.dst,
         state: FlowState::NEW,
-        ..entry
+        ..own
     };
-    [
-        (key, entry.sealed(&key)),
-        (reply_key, reply.sealed(&reply_key)),
-    ]
+    [(key, own.sealed(&key)), (back, reply.sealed(&back))]
 }
 
 /// Enters an entry; returns false if there is one with its key.
@@ -308,7 +300,7 @@ fn read_family<A: Family>(pins: &PinDir, names: &BTreeMap<u32, String>) -> Vec<S
     let frontends = keys.expect("readable").into_iter().map(|(key, id)| {
         let record = records.load(id);
         assert_eq!(record.key, key, "a record carries the key that leads to it");
-        let members = |block: Block, external| -> Vec<String> {
+        let of = |block: Block, external| -> Vec<String> {
             let set = record.flags.set_of_block(external);
             (block.first()..block.first() + block.count())
                 .map(|at| {
@@ -319,10 +311,7 @@ fn read_family<A: Family>(pins: &PinDir, names: &BTreeMap<u32, String>) -> Vec<S
                 })
                 .collect()
         };
-        let members = [
-            members(record.internal, false),
-            members(record.external, true),
-        ];
+        let members = [of(record.internal, false), of(record.external, true)];
         let (service, timeout) = (&names[&record.service.0], record.affinity_timeout);
         frontend_text(&key, record.flags, timeout, service, &members)
     });

@@ -8,7 +8,7 @@ use proxy_common::{FlowEntry, FlowKey, FlowState, Protocol, V4, flow::IdleTimes}
 
 use crate::{
     flow_table::entries,
-    support::{ENTRY, PinDir, enter, key_of, with_reply},
+    support::{ENTRY, PinDir, and_reply, enter, key_of},
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -23,7 +23,7 @@ fn flow(n: u32, protocol: Protocol, state: FlowState, idle: u64) -> [Entry; 2] {
         state,
         ..ENTRY
     };
-    with_reply(key_of(n, protocol), entry)
+    and_reply(key_of(n, protocol), entry)
 }
 
 #[test]

@@ -60,16 +60,14 @@ impl Agent {
 
     /// Waits until a condition holds; panics after `limit`.
     pub(crate) fn within(&self, limit: Duration, what: &str, so: impl FnMut() -> bool) {
-        wait(limit, what, || self.log(), so);
+        assert!(holds(limit, what, so), "{what}: {}", self.log());
     }
 
-    /// Waits until a line of the log contains all these parts. The agent logs an event a moment
-    /// after its effect.
+    /// Waits until a line of the log contains all these parts, which comes after the event.
     pub(crate) fn says(&self, parts: &[&str]) {
         let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
-        self.within(SAID, &format!("{parts:?}"), || {
-            self.log().lines().any(has_all)
-        });
+        let is_said = || self.log().lines().any(has_all);
+        self.within(SAID, &format!("{parts:?}"), is_said);
     }
 
     /// Waits as long as it takes until the log contains this text.
@@ -122,8 +120,8 @@ impl Agent {
 
     /// Whether /livez reports that the agent is alive.
     pub(crate) fn is_alive(&self) -> bool {
-        self.get(HEALTH, "/livez")
-            .is_ok_and(|(status, _)| status == 200)
+        let answer = self.get(HEALTH, "/livez");
+        answer.is_ok_and(|(status, _)| status == 200)
     }
 
     pub(crate) fn get(&self, from: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
@@ -163,19 +161,22 @@ impl Drop for Agent {
     }
 }
 
-/// Waits until a condition holds; after `limit`, panics and prints the state.
-pub(crate) fn wait(
-    limit: Duration,
-    what: &str,
-    state: impl Fn() -> String,
-    mut so: impl FnMut() -> bool,
-) {
+/// Waits until a condition holds; panics after `limit`.
+pub(crate) fn wait(limit: Duration, what: &str, so: impl FnMut() -> bool) {
+    assert!(holds(limit, what, so), "{what}");
+}
+
+/// Waits until a condition holds; returns whether it holds within `limit`.
+pub(crate) fn holds(limit: Duration, what: &str, mut so: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !so() {
-        assert!(start.elapsed() < limit, "{what}: {}", state());
+        if start.elapsed() >= limit {
+            return false;
+        }
         thread::sleep(Duration::from_millis(20));
     }
     println!("{what}: after {:?}", start.elapsed());
+    true
 }
 
 /// Sends a signal to a process.

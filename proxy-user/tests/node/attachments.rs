@@ -17,14 +17,12 @@ use crate::{
     world::{CART, CLIENT, World},
 };
 
-/// A payload length that no other packet of the test has. `FRAME` adds the headers, with TCP
-/// timestamps.
+/// A payload length that no other packet has. `FRAME` adds the headers, with TCP timestamps.
 const PAYLOAD: usize = 333;
 const FRAME: u32 = 14 + 20 + 32 + PAYLOAD as u32;
 pub(crate) const LINES: u64 = 20;
 
-/// Sends lines of [`PAYLOAD`] bytes through the service, one at a time; returns the number of
-/// answers.
+/// Sends lines of [`PAYLOAD`] bytes by the service, one at a time; returns the answers' number.
 fn talk(world: &World) -> u64 {
     let mut open = world.connect(CART).expect("the service answers");
     let line = "x".repeat(PAYLOAD - 1);
@@ -102,10 +100,7 @@ pub(crate) fn is_past_the_stack(world: &World) -> bool {
 }
 
 /// On a node whose packets pass the stack by.
-pub(crate) fn packets_take_the_stack_while_something_behind_portolans_programs_needs_it(
-    world: &World,
-    agent: &Agent,
-) {
+pub(crate) fn packets_take_the_stack_while_programs_behind_need_it(world: &World, agent: &Agent) {
     let left = |what: &str, so: &dyn Fn(Option<u64>) -> bool| {
         agent.eventually(what, || so(agent.metric(LEFT)));
     };

@@ -8,6 +8,7 @@
 
 use std::{thread, time::Duration};
 
+use control::testing::rows;
 use lab::node::{netns::NetNs, pod::wire};
 use serde_json::json;
 
@@ -104,7 +105,7 @@ const QUESTIONS: u64 = 40;
 const FEW: u64 = 6;
 
 /// Returns the uplink by which the answers to questions on an open connection leave.
-fn answers_by(node: &NetNs, open: &mut Open) -> usize {
+fn answers_by(node: &NetNs, open: &mut Open) -> &'static str {
     // The number of packets that the node has sent by each uplink.
     let sent = || UPLINKS.map(|uplink| packets(node, uplink)[1]);
     let before = sent();
@@ -118,34 +119,16 @@ fn answers_by(node: &NetNs, open: &mut Open) -> usize {
         counts[by] >= QUESTIONS && counts[1 - by] <= FEW,
         "answers by both uplinks: {counts:?}"
     );
-    by
+    UPLINKS[by]
 }
 
-/// Routes, the uplink by which replies leave, and whether they must leave past the stack. Rules see
-/// the pod's address as their source: egress changes it later.
-const ROUTES: [(&str, usize, bool); 3] = [
-    ("route add CLIENTS via 192.168.1.2", 1, true),
-    (
-        "route add CLIENTS via 192.168.0.2
-route add CLIENTS via 192.168.1.2 table 77
-rule add from 10.40.0.1 lookup 77",
-        0,
-        true,
-    ),
-    (
-        "route add CLIENTS via 192.168.0.2
-route add CLIENTS via 192.168.1.2 table 77
-rule add from 10.40.1.0/24 lookup 77",
-        1,
-        false,
-    ),
-];
-
-/// The agent redirects packets.
+/// The agent redirects packets. The table has routes, the uplink by which replies leave, and
+/// whether they must leave past the stack. Rules see the pod's address as their source: egress
+/// changes it later.
 fn replies_leave_by_the_uplink_of_their_route_past_the_stack(world: &World, agent: &Agent) {
     let host = attach_host(world);
-    for (routes, uplink, is_past) in ROUTES {
-        let routes = routes.replace("CLIENTS", CLIENTS);
+    for [routes, uplink, past] in rows(include_str!("uplinks.txt")) {
+        let routes = routes.replace("CLIENTS", CLIENTS).replace("; ", "\n");
         world.ip(&routes);
         let connect = || {
             let open = Open::connect(&host, NODE_PORT);
@@ -157,12 +140,12 @@ fn replies_leave_by_the_uplink_of_their_route_past_the_stack(world: &World, agen
             let mut open = connect();
             let before = world.forwarded();
             answers_by(world.node(), &mut open);
-            !is_past || world.forwarded() - before <= RENEWALS
+            past.is_empty() || world.forwarded() - before <= RENEWALS
         });
         for _ in 0..6 {
             let mut open = connect();
             let by = [(); 2].map(|()| answers_by(world.node(), &mut open));
-            assert_eq!(by, [uplink; 2], "{routes}");
+            assert_eq!(by, [uplink.as_str(); 2], "{routes}");
         }
         world.ip(&routes.replace(" add ", " del "));
     }

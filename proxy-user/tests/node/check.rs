@@ -77,9 +77,8 @@ fn left_over(world: &World) -> Vec<PathBuf> {
     let entries = world.pins().parent().expect("a folder").read_dir();
     let paths = entries.expect("a BPF file system").flatten();
     let paths = paths.map(|entry| entry.path());
-    paths
-        .filter(|path| path.display().to_string().starts_with(&own))
-        .collect()
+    let is_own = |path: &PathBuf| path.display().to_string().starts_with(&own);
+    paths.filter(is_own).collect()
 }
 
 #[test]
@@ -87,7 +86,7 @@ fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pi
     let world = World::serving();
     Report::migrate(&world)
         .ends(0)
-        .has(NOTE, "the kernel takes 18 of them")
+        .has(NOTE, "the kernel takes 16 of them")
         .has(NOTE, "1 services, 1 endpoints");
     assert!(!world.answers(CART), "nothing is served");
     Report::check(&world, world.pins(), "").ends(0);
@@ -97,9 +96,8 @@ fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pi
         assert_eq!(output.status.code(), Some(2), "{flags}: {said}");
         assert!(said.starts_with("portolan: "), "{said}");
     }
-    Report::check(&world, Path::new("/tmp/portolan-check"), "")
-        .ends(3)
-        .has(IN_THE_WAY, "not on a BPF file system");
+    let report = Report::check(&world, Path::new("/tmp/portolan-check"), "");
+    report.ends(3).has(IN_THE_WAY, "not on a BPF file system");
     let elsewhere = "--nodeport-addresses 203.0.113.0/24";
     Report::check(&world, world.pins(), elsewhere).has(
         DIFFERS,
@@ -120,14 +118,7 @@ fn what_another_proxy_has_left_is_named(world: &World) {
     let twin = Service::new("twin", "172.30.1.1").ports(&[("", "TCP", 80, Some(31000))]);
     world.publish(twin);
     world.publish(Service::new("pods", "10.40.9.1"));
-    let rules = "add table ip kube-proxy
-add chain ip kube-proxy services { type nat hook prerouting priority dstnat; }
-add table ip nat
-add chain ip nat KUBE-SERVICES
-add table ip filter
-add chain ip filter FORWARD { type filter hook forward priority filter; policy drop; }
-";
-    world.nft(rules);
+    world.nft(include_str!("leftovers.nft"));
     let _taken = listen(world.node(), "0.0.0.0:10256");
     let interface = world.interface_to(CLIENT);
     let _police = world.foreign(&interface, false, ChainPosition::First);
@@ -159,7 +150,7 @@ fn an_interrupted_check_removes_its_pins(world: &World) {
     silent.set_nonblocking(true).expect("set");
     // The check asks for objects once it has made its maps.
     let mut asked = None;
-    wait(Duration::from_secs(30), "it asks", String::new, || {
+    wait(Duration::from_secs(30), "it asks", || {
         assert_eq!(child.try_wait().expect("a status"), None);
         asked = silent.accept().ok();
         asked.is_some()
@@ -172,13 +163,12 @@ fn an_interrupted_check_removes_its_pins(world: &World) {
 }
 
 fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) {
-    Report::migrate(world)
-        .ends(0)
-        .has(NOTE, "an agent runs on this node");
+    let report = Report::migrate(world).ends(0);
+    report.has(NOTE, "an agent runs on this node");
     // To other pins, its programs are foreign.
     Report::check(world, &beside_pins(world, "other"), "")
         .ends(1)
-        .has(DIFFERS, "other programs are there, too: bind_v4 at bind_v4")
+        .has(DIFFERS, "are there, too: connect_v4 at connect_v4")
         .has(DIFFERS, "would run behind portolan's");
     Report::of_agent(world)
         .ends(0)
@@ -208,9 +198,8 @@ fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) 
 /// Reads services from the server: its own and three of the test.
 pub(crate) fn services_are_read_and_no_events_written(world: &World, server: &Server<'_>) {
     let flags = format!("--migration --kubeconfig {}", server.kubeconfig());
-    Report::check(world, world.pins(), &flags)
-        .ends(0)
-        .has(NOTE, "room: 4 services");
+    let report = Report::check(world, world.pins(), &flags).ends(0);
+    report.has(NOTE, "room: 4 services");
     let reporters =
         server.kubectl("get events --all-namespaces -o=jsonpath={.items[*].reportingComponent}");
     assert!(!reporters.contains("portolan"), "{reporters}");

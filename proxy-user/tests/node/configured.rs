@@ -60,9 +60,8 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     world.publish(Service::new("lane", "172.30.1.3").checked_at(31700));
     let agent = a_server_port_in_use_is_logged_and_retried_while_services_work(&world);
     let pid = agent.pid();
-    agent.within(SOON, "its health can be asked", || {
-        listens(&world.client, HEALTH_CHECK)
-    });
+    let is_checked = || listens(&world.client, HEALTH_CHECK);
+    agent.within(SOON, "its health is told", is_checked);
     let mut open = world.connect(CART).expect("served");
     assert_eq!(open.echo("first"), "first");
     assert!(world.answers(NODE_PORT));
@@ -70,15 +69,10 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     assert_eq!(configz(&agent)["mode"], "iptables");
 
     replace(&world, "nodePortAddresses: [192.0.2.0/24]\n");
-    agent.within(SOON, "it has changed at once", || {
-        configz(&agent)["nodePortAddresses"][0] == "192.0.2.0/24"
-    });
-    agent.within(SOON, "the node port is closed", || {
-        !world.answers(NODE_PORT)
-    });
-    agent.within(SOON, "the health check port, too", || {
-        !listens(&world.client, HEALTH_CHECK)
-    });
+    let range = || configz(&agent)["nodePortAddresses"][0].clone();
+    agent.within(SOON, "it has changed", || range() == "192.0.2.0/24");
+    agent.within(SOON, "its node port closes", || !world.answers(NODE_PORT));
+    agent.within(SOON, "the health check port, too", || !is_checked());
     let nowhere = "nodePortAddresses: no address of this node is in 192.0.2.0/24, so IPv4 node ports are served nowhere";
     agent.says(&[nowhere]);
     assert!(agent.metrics("/warnings").contains("served nowhere"));
@@ -87,10 +81,9 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     agent.within(limit, "both are open at a new address", || {
         listens(world.node(), "192.0.2.7:31700") && world.answers("192.0.2.7:30001")
     });
-    agent.within(SOON, "the warning is gone", || {
-        !agent.metrics("/warnings").contains("served nowhere")
-    });
-    assert!(!listens(&world.client, HEALTH_CHECK));
+    let is_warned = || agent.metrics("/warnings").contains("served nowhere");
+    agent.within(SOON, "the warning is gone", || !is_warned());
+    assert!(!is_checked());
 
     replace(&world, "iptables: {localhostNodePorts: false}\n");
     agent.within(
@@ -98,28 +91,20 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
         "the node port is open, and on loopback closed",
         || world.answers(NODE_PORT) && world.connect_from_node(LOOPBACK_PORT).is_err(),
     );
-    assert!(listens(&world.client, HEALTH_CHECK));
+    assert!(is_checked());
     assert!(!agent.log().contains("starts anew"), "{}", agent.log());
     assert_eq!(open.echo("second"), "second");
 
-    replace(
-        &world,
-        "{nodePortAddresses: [192.0.2.0/24], portolan: {logLevel: debug}}\n",
-    );
-    agent.within(SOON, "it says more", || {
-        agent.log().contains("portolan.logLevel, in force now")
-    });
+    let more = "{nodePortAddresses: [192.0.2.0/24], portolan: {logLevel: debug}}\n";
+    replace(&world, more);
+    agent.logs("portolan.logLevel, in force now");
     world.publish(Service::new("till", "172.30.1.2"));
-    agent.within(SOON, "each sync", || agent.log().contains("DEBUG synced"));
+    agent.logs("DEBUG synced");
 
     replace(&world, "nodePortAddresses: [192.0.2/24]\n");
-    agent.within(SOON, "it is named", || {
-        agent
-            .log()
-            .contains("cannot be used: nodePortAddresses: \"192.0.2/24\" is not")
-    });
+    agent.logs("cannot be used: nodePortAddresses: \"192.0.2/24\" is not");
     assert_eq!(agent.health().0, 200, "{}", agent.log());
-    assert_eq!(configz(&agent)["nodePortAddresses"][0], "192.0.2.0/24");
+    assert_eq!(range(), "192.0.2.0/24");
     assert!(!world.answers(NODE_PORT), "it stays closed");
 
     let before = descriptors(&agent);
@@ -132,9 +117,7 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     let connected = beside(connecting, || start_anew_twice(&world, &agent, &mut open));
     assert!(connected > 10, "{connected}");
     assert_eq!(agent.pid(), pid, "the same process");
-    agent.within(SOON, "nothing is left open", || {
-        descriptors(&agent) <= before
-    });
+    agent.within(SOON, "none is left open", || descriptors(&agent) <= before);
     assert!(agent.stop().success());
     with_hard_fail_a_port_in_use_ends_the_agent(&world);
     json_logs_are_one_object_a_line(&world);
@@ -146,9 +129,8 @@ fn start_anew_twice(world: &World, agent: &Agent, open: &mut Open) {
         let (answers, plane) = [(true, "host"), (false, "all")][round - 1];
         let settings = format!("answerPing: {answers}, socketBalancing: {plane}");
         replace(world, &format!("portolan: {{{settings}}}\n"));
-        agent.within(SOON, "it starts anew", || {
-            agent.log().matches("starts anew").count() == round
-        });
+        let begun = || agent.log().matches("starts anew").count();
+        agent.within(SOON, "it starts anew", || begun() == round);
         // The old agent still answers until it has ended.
         agent.within(SOON, "it is in force", || {
             let answer = agent.get(METRICS, "/configz");
@@ -173,9 +155,8 @@ fn a_server_port_in_use_is_logged_and_retried_while_services_work(world: &World)
         ("healthzBindAddress", HEALTH, "/healthz and /livez"),
         ("metricsBindAddress", METRICS, OF_METRICS),
     ] {
-        let named =
-            format!("{setting} {address}: {paths} cannot be served: Address already in use");
-        assert_eq!(log.matches(&named).count(), 1, "{log}");
+        let said = format!("{setting} {address}: {paths} cannot be served: Address already in use");
+        assert_eq!(log.matches(&said).count(), 1, "{log}");
     }
     drop((health, metrics));
     agent.eventually("it answers", || agent.health().0 == 200);
@@ -200,20 +181,15 @@ fn json_logs_are_one_object_a_line(world: &World) {
     let agent = world.start_configured(text);
     let at = "[::1]:10249".parse().expect("an address");
     let (status, text) = agent.get(at, "/configz").expect("it listens by IPv6");
-    assert!(
-        status == 200 && text.contains("\"mode\":\"nftables\""),
-        "{text}"
-    );
+    let is_followed = status == 200 && text.contains("\"mode\":\"nftables\"");
+    assert!(is_followed, "{text}");
     let (status, text) = agent.get(at, "/healthz").expect("it listens");
     assert_eq!((status, text.as_str()), (200, "ok"));
     fs::remove_file(world.path("config.yaml")).expect("the file");
-    agent.within(SOON, "its absence is named", || {
-        agent.log().contains("cannot read the configuration file")
-    });
+    agent.logs("cannot read the configuration file");
     let log = agent.log();
     for line in log.lines() {
-        let line: Json =
-            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let line: Json = serde_json::from_str(line).expect(line);
         for key in ["timestamp", "level", "target"] {
             assert!(line[key].is_string(), "{key}: {line}");
         }

@@ -177,10 +177,8 @@ impl Talk {
         let deadline = Instant::now() + Self::PATIENCE;
         while self.received.load(Ordering::Relaxed) < before + 50 {
             let is_over = self.sending.is_finished() || self.receiving.is_finished();
-            assert!(
-                !is_over && Instant::now() < deadline,
-                "after {before} lines"
-            );
+            let is_late = Instant::now() >= deadline;
+            assert!(!is_over && !is_late, "after {before} lines");
             thread::sleep(Duration::from_millis(1));
         }
     }

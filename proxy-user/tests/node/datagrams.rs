@@ -55,10 +55,7 @@ fn ask_in_fragments(socket: &UdpSocket) {
 }
 
 /// The server answers the service of [`crate::objects::questions`].
-pub(crate) fn small_fragmented_and_batched_datagrams_pass_while_records_are_renewed(
-    world: &World,
-    agent: &Agent,
-) {
+pub(crate) fn small_fragmented_and_batched_datagrams_pass_renewals(world: &World, agent: &Agent) {
     for to in ["172.30.1.9:53", "10.40.1.20:8080"] {
         let socket = asking_at(&world.client, to);
         wait_until_past(world, agent, &socket);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The archive for a bug report: complete with and without an agent, and without the agent's
-//! credentials.
+//! An agent without an API server: /healthz says so, /livez tells only that its loop runs. And the
+//! archive for a bug report: complete with and without an agent, and without its credentials.
 
-use std::{collections::BTreeMap, fs::File, io::Read};
+use std::{collections::BTreeMap, fs::File, io::Read, thread, time::Duration};
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
 use crate::{
     agent::Agent,
-    world::{CART, World},
+    world::{CART, NODE_PORT, OF_V4, World},
 };
 
 /// The files of an archive by name, without its folder.
@@ -47,11 +47,10 @@ fn dumped(world: &World, name: &str) -> (BTreeMap<String, String>, String) {
     (files, said)
 }
 
-pub(crate) const TOKEN: &str = "token-that-nobody-may-see-4711";
+const TOKEN: &str = "token-that-nobody-may-see-4711";
 
-/// Writes archives beside this agent, whose kubeconfig has the token, and after its end. There was
-/// a connection to `CART`.
-pub(crate) fn a_dump_has_all_its_files_and_no_credentials(world: &World, agent: Agent) {
+/// Writes archives beside this agent, whose kubeconfig has the token, and after its end.
+fn a_dump_has_all_its_files_and_no_credentials(world: &World, agent: Agent) {
     let (files, _) = dumped(world, "with.tar.gz");
     let names: Vec<_> = files.keys().map(String::as_str).collect();
     let mut wanted: Vec<_> = ALWAYS.split(' ').chain(OF_AGENT.split(' ')).collect();
@@ -83,4 +82,34 @@ pub(crate) fn a_dump_has_all_its_files_and_no_credentials(world: &World, agent: 
     let names: Vec<_> = files.keys().map(String::as_str).collect();
     assert_eq!(names.join(" "), ALWAYS);
     assert!(files["errors.txt"].contains("agent/metrics.txt"));
+}
+
+#[test]
+fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_hold() {
+    let world = World::serving();
+    let first = world.start();
+    assert!(world.answers(CART));
+    assert!(first.stop().success());
+    // As after a restart of the node's network: the interfaces are new and have no programs.
+    world.replug(&world.client, OF_V4[1]);
+    assert!(!world.answers(CART), "nobody has attached to it");
+    let file = world.kubeconfig("https://127.0.0.1:9", TOKEN);
+    let second = world.spawn_by(&[], &["--kubeconfig", &file]);
+    second.eventually("it serves", || world.answers(CART));
+    world.replug(&world.client, OF_V4[1]);
+    // A time in which the agent applies a change.
+    thread::sleep(Duration::from_millis(800));
+    assert!(world.answers(CART), "also a pod that comes");
+    second.logs("WARN API server");
+    assert_eq!(second.metric("portolan_source_failing"), Some(1));
+    second.says(&["WARN", "API server", "docs/runbooks.md#source-outage"]);
+    let (status, body) = second.health();
+    assert_eq!(status, 503, "{body}");
+    let missing = "the lists of objects have not arrived";
+    assert!(body.contains(missing), "{body}");
+    assert!(second.is_alive());
+    // A node port is served because the node's addresses are still stored.
+    assert!(world.answers(NODE_PORT));
+    let _open = world.connect(CART).expect("served");
+    a_dump_has_all_its_files_and_no_credentials(&world, second);
 }

@@ -4,8 +4,6 @@
 
 use std::{io::ErrorKind, process::Output};
 
-use serde_json::json;
-
 use crate::{
     agent::Agent,
     commands::Report,
@@ -72,7 +70,9 @@ fn explain_reads_the_maps_without_an_agent() {
 
     let to = "172.30.1.5:80";
     let mut open = world.connect(to).expect("served");
-    let said = explain(&world, CLIENT, to, "");
+    explain(&world, CLIENT, to, "").is_clean("socket_translated");
+    let incoming = format!("--interface {}", world.interface_to(CLIENT));
+    let said = explain(&world, CLIENT, to, &incoming);
     said.is_clean("forwarded_new");
     let held = said.1["affinity"].as_str().expect("words").to_owned();
     let flow = world.flows().remove(0);
@@ -88,7 +88,8 @@ fn explain_reads_the_maps_without_an_agent() {
     for hook in ["ingress", "egress"] {
         detach(&world, &format!("{index}-{hook}"));
         let missing = format!("no program of portolan's is attached at {hook}");
-        explain(&world, CLIENT, CART, "").ends(3).finds(&missing);
+        let said = explain(&world, CLIENT, CART, &incoming);
+        said.ends(3).finds(&missing);
     }
     detach(&world, "cgroup-connect_v4");
     explain(&world, "node", CART, "").finds("socket hooks: not attached: connect_v4");
@@ -108,25 +109,14 @@ fn the_report_on_the_page_is_printed(world: &World) {
     let (_, shown) = page.split_once(command).expect("the command");
     let shown = shown.lines().skip(1);
     let shown = shown.take_while(|line| line.is_empty() || line.starts_with("    "));
-    let shown: Vec<_> = shown
-        .map(|line| line.strip_prefix("    ").unwrap_or(line))
-        .collect();
+    let shown = shown.map(|line| line.strip_prefix("    ").unwrap_or(line));
+    let shown: Vec<_> = shown.collect();
     assert_eq!(text.trim(), shown.join("\n").trim(), "{text}");
 }
 
 /// Services of the API server whose pod is not ready, or that have none, and pods.
 pub(crate) fn make_pods(server: &Server<'_>) {
-    let pod = pod_endpoint("10.40.1.20", "unready", [false; 3]);
-    for (name, address, endpoints) in [
-        ("unready", "172.30.2.7", vec![pod]),
-        ("none", "172.30.2.8", Vec::new()),
-    ] {
-        let service = Service::new(name, address).endpoints(endpoints);
-        server.apply(service.with("selector", json!({"app": name})));
-    }
-    server.apply(
-        "{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: shop}}",
-    );
+    server.apply(include_str!("pods.yaml"));
     for (name, status) in [
         (
             "buyer",
@@ -137,7 +127,6 @@ pub(crate) fn make_pods(server: &Server<'_>) {
             r#""phase":"Running","containerStatuses":[{"name":"one","image":"none","imageID":"","restartCount":0,"ready":false,"started":true,"state":{"running":{}}}]"#,
         ),
     ] {
-        server.apply(format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: shop, labels: {{app: {name}}}}}, spec: {{nodeName: node-a, containers: [{{name: one, image: none, readinessProbe: {{tcpSocket: {{port: 80}}}}}}]}}}}"));
         server.kubectl(&format!(
             r#"-n shop patch pod {name} --subresource=status --type=merge --patch {{"status":{{{status}}}}}"#
         ));

@@ -10,19 +10,12 @@ use crate::{
 };
 
 const ACCEPTS: &str = "portolan: {acceptForward: true, forwarding: stack}\n";
-const NFT: &str = "table inet firewall {
-    chain forward {
-        type filter hook forward priority 0; policy drop;
-        ip saddr 192.0.2.1 accept
-    }
-}
-";
 
 #[test]
 fn dropping_chains_are_logged_or_get_accept_rules_and_those_of_iptables_legacy_are_logged() {
     let world = World::serving();
     world.publish(Service::new("gone", "172.30.1.2"));
-    world.nft(NFT);
+    world.nft(include_str!("firewall.nft"));
     world.tool("iptables-nft", "--policy FORWARD DROP");
     let rules = || world.tool("nft", "--stateless list ruleset");
     // A pod's packets to a node port are masqueraded.

@@ -72,17 +72,13 @@ struct Node {
 impl Node {
     /// By IPv4 with a bridge, or by IPv6 with routes.
     fn new(is_bridged: bool) -> Self {
-        let ([own, client, cluster_ip], [pods, far], length) = match is_bridged {
-            true => (
-                ["10.40.0.1", "10.40.1.10", "172.30.1.1"],
-                ["10.40.2.", "192.0.2."],
-                24,
-            ),
-            false => (
-                ["fd00:c0::1", "fd00:40:0:1::10", "fd00:30::1"],
-                ["fd00:40:0:2::", "fd00:c1::"],
-                64,
-            ),
+        let [own, client, cluster_ip] = match is_bridged {
+            true => ["10.40.0.1", "10.40.1.10", "172.30.1.1"],
+            false => ["fd00:c0::1", "fd00:40:0:1::10", "fd00:30::1"],
+        };
+        let (pods, far, length) = match is_bridged {
+            true => ("10.40.2.", "192.0.2.", 24),
+            false => ("fd00:40:0:2::", "fd00:c1::", 64),
         };
         let world = World::bare(&ROUTER);
         world.ip(&format!("address add {own} dev lo"));
@@ -110,15 +106,12 @@ impl Node {
         }
     }
 
-    /// Joins a pod with this address, which echoes. A pod that is routed has an address of no
-    /// subnet of the node.
+    /// Joins a pod with this address, which echoes; a routed one has one of no subnet of the node.
     fn join(&self, address: &str) -> Pod {
         let namespace = if self.is_bridged {
             let port = format!("port{}", self.ports.replace(self.ports.get() + 1));
-            let (address, gateway) = (
-                format!("{address}/{}", self.length),
-                format!("{}1", self.pods),
-            );
+            let address = format!("{address}/{}", self.length);
+            let gateway = format!("{}1", self.pods);
             self.world.bridged_pod(&port, &address, &gateway)
         } else {
             self.world.pod(address)
@@ -135,9 +128,8 @@ impl Node {
 
     /// Writes the service with these endpoints: address; ready, serving, terminating.
     fn publish(&self, version: u64, endpoints: &[(&str, [bool; 3])]) {
-        let endpoints = endpoints
-            .iter()
-            .map(|(address, conditions)| pod_endpoint(address, "cart", *conditions));
+        let object = |(ip, conditions): &(&str, [bool; 3])| pod_endpoint(ip, "cart", *conditions);
+        let endpoints = endpoints.iter().map(object);
         let cart = Service::new("cart", self.cluster_ip);
         self.world.publish(cart.endpoints(endpoints.collect()));
         let node = node_object(&[self.own], version);
@@ -213,8 +205,7 @@ impl Pod {
     }
 }
 
-/// Sends back what comes until `ended`. Then resets all connections, so that no socket keeps the
-/// network namespace.
+/// Sends back what comes until `ended`. Then resets all, so that no socket keeps the namespace.
 fn answer(listener: &TcpListener, ended: &AtomicBool) {
     listener.set_nonblocking(true).expect("it does not wait");
     let mut open: Vec<TcpStream> = Vec::new();
@@ -251,9 +242,7 @@ fn ends(open: &mut [Open; 4], agent: &Agent) {
 /// By default the agent ends them once no slice lists the pod. With `keep` it ends nothing until
 /// the setting says so; what has gone meanwhile counts then, too.
 #[rstest]
-fn clients_of_a_pod_that_is_gone_keep_their_connections_or_get_a_reset(
-    #[values(true, false)] is_bridged: bool,
-) {
+fn clients_of_a_gone_pod_keep_connections_or_get_a_reset(#[values(true, false)] is_bridged: bool) {
     let node = Node::new(is_bridged);
     let (gone, stays) = (node.pod.as_str(), node.other.as_str());
     let pod = node.join(gone);
@@ -296,9 +285,8 @@ fn clients_of_a_pod_that_is_gone_keep_their_connections_or_get_a_reset(
     }
     let name = "portolan_connections_of_gone_endpoints_ended_total";
     let ended = |kind| agent.metric(&format!("{name}{{kind=\"{kind}\"}}"));
-    agent.eventually("the ends are counted", || {
-        (ended("flow"), ended("socket")) == (Some(2), Some(2))
-    });
+    let are_counted = || (ended("flow"), ended("socket")) == (Some(2), Some(2));
+    agent.eventually("the ends are counted", are_counted);
     let left = node.world.flows();
     let is_of_gone = |flow: &Flow| flow.backend.ip().to_string() == gone;
     assert!(!left.iter().any(is_of_gone), "{left:?}");

@@ -10,7 +10,6 @@ use crate::{
     agent::Agent,
     connection::{Open, beside},
     objects::{Service, endpoint},
-    succession::start,
     world::{CART, World},
 };
 
@@ -63,9 +62,8 @@ fn settled(world: &World, agent: &Agent) -> Option<Capacities> {
 #[test]
 fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
     let given = env::var("PORTOLAN_SCALE_SERVICES").ok();
-    let services = given
-        .as_ref()
-        .map_or(3000, |text| text.parse().expect("a number"));
+    let services = given.as_ref();
+    let services = services.map_or(3000, |text| text.parse().expect("a number"));
     let world = World::serving();
     write(&world, 0..200);
     const SMALL: &str =
@@ -105,10 +103,10 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
 #[test]
 fn a_flow_table_grows_before_it_is_full() {
     let world = World::serving();
-    let agent = start(&world, "flows: 512");
+    world.confine();
+    let agent = world.start_configured("portolan: {maps: {flows: 512}}\n");
     let has_grown = || settled(&world, &agent).is_some_and(|sizes| sizes.flows >= 1024);
-    // A connection has two flow entries: after 192 the table is three quarters full, after 256 it
-    // is full.
+    // A connection has two flow entries: after 192 the table is three quarters full, then full.
     let mut open: Vec<Open> = Vec::new();
     for number in 0..280 {
         let pause = if number < 180 || has_grown() { 1 } else { 250 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A switch from this proxy to another one and back, draining, and to an agent with another layout
-//! of its maps.
+//! of its maps, which takes over their content: no connection notices.
 
 use std::{
     env, fs,
@@ -11,10 +11,9 @@ use std::{
 };
 
 use crate::{
-    agent::wait,
-    connection::{Open, answer_questions, ask, asking},
-    objects::questions,
-    succession::taken_over,
+    agent::{holds, wait},
+    connection::{Open, answer_questions, ask, asking, serve},
+    objects::{Service, questions},
     world::{BINARY, CART, World},
 };
 
@@ -23,9 +22,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// Begins to drain the node and waits until it serves no new connection.
 fn drain(world: &World, flags: &[&str]) -> Child {
     let drain = world.cleanup(flags);
-    wait(SOON, "new connections are not ours", String::new, || {
-        !world.answers(CART)
-    });
+    wait(SOON, "new ones are not ours", || !world.answers(CART));
     drain
 }
 
@@ -63,17 +60,14 @@ fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
     let before = processor_time(drain.id());
     sleep(Duration::from_secs(1));
     let worked = processor_time(drain.id()) - before;
-    assert!(
-        worked < Duration::from_millis(500),
-        "{worked:?} of a second"
-    );
+    assert!(worked < Duration::from_millis(500), "{worked:?} of 1 s");
     drop(others);
     // Closed flow entries must be removed: they would match answers to another proxy's connections.
-    let flows = || format!("{:?}", world.flows());
-    wait(SOON, "closed flow entries are gone", flows, || {
+    let are_gone = holds(SOON, "closed ones are gone", || {
         ask(&conversation, "still there");
         world.flows().len() <= 2
     });
+    assert!(are_gone, "{:?}", world.flows());
     assert!(drain.try_wait().expect("its state").is_none(), "it waits");
     interrupt(drain);
     // An agent that comes back finds all flow entries.
@@ -91,6 +85,33 @@ fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
     assert!(has_ended(world.cleanup(&["--drain"])), "nothing to do");
     let alone = world.cleanup(&["--timeout", "4s"]);
     assert!(!has_ended(alone), "a time is for a drain");
+}
+
+#[test]
+fn programs_that_were_left_behind_give_way_to_the_rules_of_another_proxy() {
+    const SOON_ABANDONED: &str = "portolan: {abandonedAfter: 5s}\n";
+    let world = World::build();
+    // Only the other proxy knows an endpoint that answers.
+    world.publish(Service::new("cart", "172.30.1.1").target(8098));
+    world.publish(Service::new("open", "172.30.1.2"));
+    serve(&world.server, "10.40.1.20:8099");
+    world.nft(
+        "add table ip other
+add chain ip other services { type nat hook prerouting priority dstnat; }
+add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8099
+",
+    );
+    let agent = world.start_by_packet(SOON_ABANDONED);
+    let mut open = world.connect("172.30.1.2:80").expect("an answer");
+    assert!(!world.answers(CART), "portolan is first");
+    assert!(agent.stop().success());
+    assert!(!world.answers(CART), "and stays it when the agent ends");
+    wait(4 * SOON, "the rules serve", || world.answers(CART));
+    assert_eq!(open.echo("still here"), "still here");
+    assert!(!world.answers("172.30.1.2:80"), "the rules do not have it");
+    let agent = world.start_by_packet(SOON_ABANDONED);
+    wait(SOON, "an agent is back", || world.answers("172.30.1.2:80"));
+    assert!(agent.stop().success());
 }
 
 /// Whether a command ends well.
@@ -126,7 +147,9 @@ fn draining_upgrades_and_downgrades_in_any_order_cut_no_connection() {
         }
         let agent = world.start_other(binary);
         if !is_drained {
-            taken_over(&world, &agent);
+            agent.within(2 * SOON, "taken over", || world.generations() == 1);
+            agent.says(&["took over from the maps before"]);
+            assert!(!agent.log().contains("WARN"), "{}", agent.log());
         }
         for (number, open) in open.iter_mut().enumerate() {
             let said = open.echo(&name);

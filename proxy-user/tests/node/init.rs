@@ -32,6 +32,9 @@ fn init_sets_the_configured_nf_conntrack_parameters_and_reports_what_it_cannot_s
         "nf_conntrack_udp_timeout",
     ];
     let all = || names.map(|name| parameter(&world, name));
+    for (name, value) in names.into_iter().zip(["0", "300"]) {
+        world.set(&format!("netfilter/{name}"), value);
+    }
     assert_eq!(all()[..2], [0, 300]);
     let said = init(
         &world,
@@ -41,15 +44,18 @@ fn init_sets_the_configured_nf_conntrack_parameters_and_reports_what_it_cannot_s
     let is_said = said.contains("nf_conntrack_udp_timeout is 40 now");
     assert!(is_said, "{said}");
     // Connection tracking sees only some segments of a connection that bypasses the stack.
-    let said = init(&world, "conntrack: {maxPerCore: 0}\n");
-    assert_eq!(all()[..2], [1, 7440], "{said}");
+    let pins = format!("portolan: {{pinDirectory: {}}}\n", world.pins().display());
+    let said = init(&world, &format!("{pins}conntrack: {{maxPerCore: 0}}\n"));
+    assert_eq!(all(), [1, 7440, 40], "{said}");
+    // What kube-proxy sets as well stays.
+    let removed = world.told("cleanup");
+    assert_eq!(all(), [0, 300, 40], "{removed}");
+    assert!(removed.contains("which was 300"), "{removed}");
 
     // The limit would rise by one connection, for which the hash table is large enough.
     let most = parameter(&world, "nf_conntrack_max");
-    let config = format!(
-        "conntrack: {{maxPerCore: 1, min: {}, udpTimeout: 41s}}\n",
-        most + 1
-    );
+    let min = most + 1;
+    let config = format!("{pins}conntrack: {{maxPerCore: 1, min: {min}, udpTimeout: 41s}}\n");
     let said = init(&world, &config);
     let named = "nf_conntrack: nf_conntrack_max cannot be set: ";
     assert!(said.contains(named), "{said}");

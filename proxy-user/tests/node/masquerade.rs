@@ -3,7 +3,6 @@
 //! selects the same source address as an nft rule `masquerade`.
 
 use std::{
-    cell::Cell,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -16,7 +15,7 @@ use lab::{
 use proxy_common::Protocol;
 
 use crate::{
-    agent::wait,
+    agent::holds,
     connection::Open,
     objects::{Service, endpoint, node_object},
     world::{NODE_PORT, OF_V6, World, any, at},
@@ -45,38 +44,8 @@ fn seen(pod: &NetNs, to: SocketAddr) -> Option<IpAddr> {
 /// further commands without the word `ip`, the endpoint, and the source address that portolan and
 /// the nft rule must select, which guards the test itself. The addresses alone select in the unit
 /// tests of proxy-common/src/masquerade/source.rs.
-const V4: &str = "
-a secondary address of the second subnet | 192.168.50.11/24, 192.168.77.11/24, 192.168.77.12/24
-  | | 192.168.77.9 | 192.168.77.11
-many virtual addresses before | 192.168.50.101/32, 192.168.50.102/32, 192.168.50.103/32,
-  192.168.50.104/32, 192.168.50.105/32, 192.168.50.106/32, 192.168.50.107/32, 192.168.50.108/32,
-  192.168.50.109/32, 192.168.50.11/24 | | 192.168.50.9 | 192.168.50.11
-beyond a gateway in the second subnet | 192.168.50.11/24, 192.168.77.11/24
-  | route add 203.0.113.0/24 via 192.168.77.9 | 203.0.113.9 | 192.168.77.11
-in one subnet, beyond a gateway in the other | 192.168.50.11/24, 192.168.77.11/24
-  | route add 192.168.50.9/32 via 192.168.77.9 | 192.168.50.9 | 192.168.77.11
-a route with a source of its own, which MASQUERADE does not ask for
-  | 192.168.50.11/24, 192.168.77.11/24
-  | route add 203.0.113.0/24 via 192.168.77.9 src 192.168.50.11 | 203.0.113.9 | 192.168.77.11
-a gateway by the client's address | 192.168.50.11/24, 192.168.77.11/24
-  | route add 203.0.113.0/24 via 192.168.50.9, route add 203.0.113.0/24 via 192.168.77.9 table 77,
-  rule add from 10.40.1.10 lookup 77 | 203.0.113.9 | 192.168.77.11
-a gateway that fits no subnet | 192.168.50.11/24, 192.168.77.11/24
-  | route add 203.0.113.9/32 dev uplink | 203.0.113.9 | 192.168.50.11
-the other end of a point-to-point address | 192.168.50.11/24, 10.9.0.1 peer 10.9.0.9/32
-  | | 10.9.0.9 | 10.9.0.1
-an address of a smaller scope | 192.168.50.11/24 scope link, 192.168.77.11/24
-  | | 192.168.50.9 | 192.168.77.11";
-
-const V6: &str = "
-the first of two prefixes | 2001:db8:1::11/64, 2001:db8:2::11/64
-  | | 2001:db8:1::9 | 2001:db8:1::11
-a local destination | fd00:77::11/64, 2001:db8:1::11/64
-  | route add fd99::/64 via 2001:db8:1::9 | fd99::9 | fd00:77::11
-a global destination | 2001:db8:1::11/64, fd00:77::11/64
-  | route add 2400:9::/64 via fd00:77::9 | 2400:9::9 | 2001:db8:1::11
-the newest is deprecated | 2001:db8:1::11/64, 2001:db8:1::12/64 preferred_lft 0
-  | | 2001:db8:1::9 | 2001:db8:1::11";
+const V4: &str = include_str!("masquerade_v4.txt");
+const V6: &str = include_str!("masquerade_v6.txt");
 
 /// Gives the node the addresses of each case in turn, and compares both source addresses.
 fn compare(world: &World, node_port: &str, table: &str) {
@@ -120,12 +89,12 @@ add rule inet ruled post tcp dport {RULED} masquerade
         world.publish(far.on("elsewhere"));
         let ruled = seen(&world.client, (to, RULED).into());
         assert_eq!(ruled, Some(expected), "by the rule: {name}");
-        let last = Cell::new(None);
-        let state = || format!("{:?} and not {}: {}", last.get(), expected, agent.log());
-        wait(PATIENCE, &name, state, || {
-            last.set(seen(&world.client, at(node_port)));
-            last.get() == Some(expected)
+        let mut last = None;
+        holds(PATIENCE, &name, || {
+            last = seen(&world.client, at(node_port));
+            last == Some(expected)
         });
+        assert_eq!(last, Some(expected), "{name}: {}", agent.log());
         let undo = routes.iter().rev();
         let undo = undo.map(|route| route.replace(" add ", " del ") + "\n");
         world.ip(&(undo.collect::<String>() + "address flush dev uplink scope global"));

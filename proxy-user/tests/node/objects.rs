@@ -16,14 +16,12 @@ const TARGET: u16 = 8080;
 
 /// The Node object with these internal addresses, in this version.
 pub(crate) fn node_object(addresses: &[impl Display], version: u64) -> String {
-    let addresses = addresses.iter();
-    let addresses: Vec<_> = addresses
-        .map(|address| json!({"type": "InternalIP", "address": address.to_string()}))
-        .collect();
+    let addresses = addresses.iter().map(ToString::to_string);
+    let addresses = addresses.map(|ip| json!({"type": "InternalIP", "address": ip}));
     json!({
         "apiVersion": "v1", "kind": "Node",
         "metadata": {"name": "node-a", "resourceVersion": version.to_string()},
-        "status": {"addresses": addresses}
+        "status": {"addresses": addresses.collect::<Vec<_>>()}
     })
     .to_string()
 }
@@ -33,8 +31,7 @@ pub(crate) fn questions() -> Service {
     Service::new("questions", "172.30.1.9").ports(&[("", "UDP", 53, None)])
 }
 
-/// A service in the namespace `shop`, and the slice of its endpoints. Its text is the manifest of
-/// both.
+/// A service in the namespace `shop`, and its EndpointSlice. Its text is the manifest of both.
 #[derive(Clone)]
 pub(crate) struct Service {
     object: Value,
@@ -46,9 +43,8 @@ impl Service {
     /// is 30000 plus the last number of the cluster IP.
     pub(crate) fn new(name: &str, cluster_ip: &str) -> Self {
         let last = cluster_ip.rsplit(['.', ':']).next();
-        let last: u16 = last
-            .and_then(|last| last.parse().ok())
-            .expect("a cluster IP");
+        let last = last.and_then(|last| last.parse::<u16>().ok());
+        let last = last.expect("a cluster IP");
         let [family, server] = match cluster_ip.contains(':') {
             true => ["IPv6", "fd00:40::20"],
             false => ["IPv4", "10.40.1.20"],
@@ -84,8 +80,7 @@ impl Service {
         self
     }
 
-    /// Replaces all ports: name, protocol, port, node port. Without any node port the service is of
-    /// type ClusterIP.
+    /// Replaces all ports: name, protocol, port, node port. Without node ports it is a ClusterIP.
     pub(crate) fn ports(mut self, ports: &[(&str, &str, u16, Option<u16>)]) -> Self {
         let of_service = ports.iter().map(|(name, protocol, port, node_port)| {
             let mut one = json!({"protocol": protocol, "port": port});
@@ -114,10 +109,8 @@ impl Service {
 
     /// Changes the port at which the endpoints of a service with one port serve.
     pub(crate) fn target(self, target: u16) -> Self {
-        self.of_slice(
-            "ports",
-            json!([{"name": "", "protocol": "TCP", "port": target}]),
-        )
+        let ports = json!([{"name": "", "protocol": "TCP", "port": target}]);
+        self.of_slice("ports", ports)
     }
 
     pub(crate) fn endpoints(self, endpoints: Vec<Value>) -> Self {
@@ -166,16 +159,10 @@ pub(crate) fn endpoint(address: &str) -> Value {
     json!({"addresses": [address], "nodeName": "node-a"})
 }
 
-/// An endpoint on this node that is this pod, and whether the pod is ready, serving and
-/// terminating.
-pub(crate) fn pod_endpoint(
-    address: &str,
-    pod: &str,
-    [ready, serving, terminating]: [bool; 3],
-) -> Value {
+/// An endpoint on this node that is this pod: whether it is ready, serving, terminating.
+pub(crate) fn pod_endpoint(address: &str, pod: &str, [ready, serving, ending]: [bool; 3]) -> Value {
     let mut endpoint = endpoint(address);
-    endpoint["conditions"] =
-        json!({"ready": ready, "serving": serving, "terminating": terminating});
+    endpoint["conditions"] = json!({"ready": ready, "serving": serving, "terminating": ending});
     endpoint["targetRef"] = json!({"kind": "Pod", "name": pod});
     endpoint
 }

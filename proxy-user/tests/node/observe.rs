@@ -14,7 +14,12 @@ use etherparse::PacketBuilder;
 use nix::sys::signal::Signal;
 use proxy_common::Counter;
 
-use crate::{agent::Agent, trace::Tracing, world::World};
+use crate::{
+    agent::Agent,
+    reads::EMPTY,
+    trace::Tracing,
+    world::{CART, World},
+};
 
 /// The SYN of a connection to a port of the service `cart`.
 fn syn(from: [u8; 4], port: u16, data: &[u8]) -> Vec<u8> {
@@ -32,9 +37,8 @@ pub(crate) fn every_packet_of_a_client_behind_a_tunnel_is_logged(world: &World, 
     let mut tunnel = tunnel(world, "tun0", 0);
     world.ip("address add 10.9.0.1/32 dev tun0\nlink set tun0 up\nroute add 10.9.0.2/32 dev tun0");
     wait_for_interfaces(agent, 4);
-    tunnel
-        .write_all(&syn([10, 9, 0, 2], 80, &[]))
-        .expect("sent");
+    let sent = tunnel.write_all(&syn([10, 9, 0, 2], 80, &[]));
+    sent.expect("sent");
     for line in [
         "forwarded_new: TCP 10.9.0.2:40000 -> 172.30.1.1:80 at interface",
         "masqueraded: TCP 10.9.0.2:40000 -> 10.40.1.20:8080 at interface",
@@ -47,16 +51,13 @@ pub(crate) fn every_packet_of_a_client_behind_a_tunnel_is_logged(world: &World, 
 }
 
 fn wait_for_interfaces(agent: &Agent, count: u64) {
-    agent.eventually("all devices are served", || {
-        agent.metric("portolan_interfaces_attached") == Some(count)
-    });
+    let is_served = || agent.metric("portolan_interfaces_attached") == Some(count);
+    agent.eventually("all devices are served", is_served);
 }
 
-/// The reset that refuses a port would be too short for the checksum that the device is asked to
-/// fill in.
+/// The reset that refuses a port would be too short for the checksum that is to be filled in.
 pub(crate) fn a_packet_that_cannot_be_rewritten_is_dropped_and_named(world: &World, agent: &Agent) {
-    // Its packets begin with a `virtio_net_hdr`, as a virtual machine's do: that can ask for a
-    // checksum to be filled in.
+    // Its packets begin with a `virtio_net_hdr`, which can ask for a checksum to be filled in.
     let mut odd = tunnel(world, "odd0", libc::IFF_VNET_HDR);
     world.ip("link set odd0 up\nroute add 10.40.9.3/32 dev odd0");
     wait_for_interfaces(agent, 4);
@@ -75,29 +76,26 @@ pub(crate) fn a_packet_that_cannot_be_rewritten_is_dropped_and_named(world: &Wor
     wait_for_interfaces(agent, 3);
 }
 
-pub(crate) fn metrics_count_packets_and_changes(agent: &Agent) {
+pub(crate) fn metrics_count_packets_changes_and_services_clients(world: &World, agent: &Agent) {
     // The agent reads the maps more often than this.
     sleep(Duration::from_millis(1500));
     let text = agent.metrics("/metrics");
-    for line in [
-        "portolan_services 4",
-        "portolan_packets_total{outcome=\"socket_translated\"}",
-        "portolan_map_entries{map=\"frontends_v4\"} 11",
-        "portolan_map_capacity{map=\"frontends_v4\"} 64",
-        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\",ip_family=\"IPv4\"} 1",
-        "kubeproxy_sync_proxy_rules_service_changes_total 4",
-        "portolan_watch_last_event_timestamp_seconds{kind=\"Service\"} 1",
-        "portolan_services_failed 0",
-        "portolan_source_failing 0",
-        "portolan_map_entries{map=\"flow_slots_v4\"}",
-        "portolan_map_entries{map=\"names\"} 4",
-        "portolan_map_entries{map=\"sockets_v6\"} 0",
-        "portolan_map_entries{map=\"affinity_pods\"}",
-        "portolan_map_capacity{map=\"sock_buckets_v4\"}",
-    ] {
+    for line in include_str!("metrics.txt").lines() {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert_eq!(agent.metrics("/proxyMode"), "ebpf");
+    // The counters of services have begun with this scrape.
+    assert!(!world.answers(EMPTY), "it is rejected");
+    assert!(world.answers(CART));
+    let text = agent.metrics("/metrics");
+    for line in [
+        "portolan_service_connections_total{service=\"shop/cart\"} 1\n",
+        "portolan_service_endpoints_ready{service=\"shop/cart\",where=\"here\"} 1\n",
+        "portolan_service_endpoints_ready{service=\"shop/empty\",where=\"elsewhere\"} 0\n",
+        "portolan_service_refused_total{reason=\"rejected_no_endpoint\",service=\"shop/empty\"} 1\n",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
 }
 
 /// Makes a device of the node whose packets have no link-layer header, with this flag of the TUN

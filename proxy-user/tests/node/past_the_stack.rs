@@ -16,10 +16,10 @@ use proxy_common::{LocalPod, V4, maps};
 use socket2::{Domain, Socket, Type};
 
 use crate::{
-    agent::{Agent, wait},
-    attachments::packets_take_the_stack_while_something_behind_portolans_programs_needs_it,
+    agent::{Agent, holds},
+    attachments::packets_take_the_stack_while_programs_behind_need_it,
     connection::{Open, answer_questions},
-    datagrams::small_fragmented_and_batched_datagrams_pass_while_records_are_renewed,
+    datagrams::small_fragmented_and_batched_datagrams_pass_renewals,
     objects::{Service, questions},
     repair::table,
     world::{CART, SERVER, World, at, packets},
@@ -50,7 +50,9 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     let world = World::build();
     let interface = world.interface_to(SERVER);
     let agent = start(&world, "auto");
-    agent.eventually("the server's link is known", || link(&world).is_some());
+    // The node learns the pod's MAC by a packet.
+    let is_known = || world.answers(CART) && link(&world).is_some();
+    agent.eventually("the server's link is known", is_known);
     let known = link(&world).expect("known");
     assert_eq!(known.interface, world.index(&interface));
 
@@ -64,9 +66,8 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     assert!((20..=45).contains(&counted), "{counted} packets");
 
     let qdisc = |words: &str| world.tool("tc", &format!("qdisc {words}"));
-    qdisc(&format!(
-        "add dev {interface} root tbf rate 100mbit burst 64kb latency 50ms"
-    ));
+    let tbf = "tbf rate 100mbit burst 64kb latency 50ms";
+    qdisc(&format!("add dev {interface} root {tbf}"));
     agent.eventually("the queue is seen", || link(&world).is_none());
     assert!(world.answers(CART));
     qdisc(&format!("del dev {interface} root"));
@@ -78,12 +79,12 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     drop(program);
     agent.eventually("the program is gone", || link(&world).is_some());
 
-    packets_take_the_stack_while_something_behind_portolans_programs_needs_it(&world, &agent);
+    packets_take_the_stack_while_programs_behind_need_it(&world, &agent);
     // The agent removes the entry with the pod.
     world.server.ip("link del eth0\n").expect("it is there");
     agent.eventually("the pod is gone", || link(&world).is_none());
     world.plug(&world.server, SERVER);
-    agent.eventually("it is back", || link(&world).is_some());
+    agent.eventually("it is back", is_known);
 }
 
 /// Rules as a CNI with network policies makes them: established connections are accepted, invalid
@@ -150,10 +151,7 @@ fn with_firewall_rules_a_connection_bypasses_the_stack_once_established() {
     for to in [CART, BACKEND] {
         let before = world.forwarded();
         let mut open = world.connect(to).expect("it connects");
-        assert!(
-            world.forwarded() - before >= 3,
-            "the stack sees the handshake"
-        );
+        assert!(world.forwarded() - before >= 3, "the stack sees its start");
         wait_until_past(&world, &agent, &mut open);
         // 1 GB each way.
         let line = "x".repeat(256 * 1024);
@@ -162,15 +160,12 @@ fn with_firewall_rules_a_connection_bypasses_the_stack_once_established() {
         }
         // Connection tracking sees the end.
         drop(open);
-        wait(
-            PATIENCE,
-            "its end is seen",
-            || tracked(&world),
-            || !tracked(&world).contains("ESTABLISHED"),
-        );
+        let is_ended = || !tracked(&world).contains("ESTABLISHED");
+        let is_seen = holds(PATIENCE, "its end is seen", is_ended);
+        assert!(is_seen, "{}", tracked(&world));
     }
     conntrack_keeps_an_idle_connection_that_was_busy(&world, &agent);
-    small_fragmented_and_batched_datagrams_pass_while_records_are_renewed(&world, &agent);
+    small_fragmented_and_batched_datagrams_pass_renewals(&world, &agent);
     a_rule_that_is_added_later_stops_open_connections(&world, &agent);
     a_pod_that_is_replaced_while_no_agent_runs_is_reached(&world, agent);
 }
@@ -238,10 +233,8 @@ fn a_host_port_and_its_backend_work_in_turn_from_one_source_port() {
           chain in { type nat hook prerouting priority -100;\n\
             ip daddr 10.40.0.1 tcp dport 8081 dnat to 10.40.1.20:8080\n }\n}\n";
     world.nft(rules);
-    world.node().suit_conntrack().expect("conntrack");
     let agent = start(&world, "auto");
-    // Connections in turn from one source port: the record of the first must not take the second's
-    // answers.
+    // Connections in turn from one source port: the first's record must not take later answers.
     for to in [BACKEND, "10.40.0.1:8081", BACKEND, "10.40.0.1:8081"] {
         let answer = ask_from(&world, 50_000, to);
         assert_eq!(answer, "hello\n", "{to}");

@@ -39,10 +39,8 @@ fn the_agent_logs_refused_programs_and_serves_with_the_others() {
     let agent = world.start_other(&break_agent(&world, &broken));
     let mut open = world.connect(CART).expect("pods are served");
     assert_eq!(open.echo("on the packet path"), "on the packet path");
-    assert!(
-        world.connect_from_node(CART).is_err(),
-        "the hook for the node's processes is refused"
-    );
+    // The hook for the node's processes is refused.
+    assert!(world.connect_from_node(CART).is_err());
 
     // Longer than the time between two checks of the agent.
     thread::sleep(Duration::from_secs(3));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! While the agent runs, it restores, counts and logs what somebody removes or changes in the
-//! kernel.
+//! While the agent runs, it restores, counts and logs what somebody changes in the kernel.
 
 use std::{
     fs, io,
@@ -77,9 +76,8 @@ fn detached_programs_removed_pins_and_changed_maps_are_repaired_and_connections_
         let map = linux::get_pinned(path, true).and_then(linux::map_info);
         map.map(|map| map.value_size).unwrap_or_default()
     };
-    agent.within(QUICK, "ours are pinned", || {
-        id(&settings) as usize == size_of::<Settings>() && names.exists()
-    });
+    let is_ours = || id(&settings) as usize == size_of::<Settings>() && names.exists();
+    agent.within(QUICK, "ours are pinned", is_ours);
     agent.within(QUICK, "all is counted", || repairs(&agent, "pin") >= 3);
     assert!(counted()[0] > interfaces && counted()[1] > hooks);
     agent.says(&["no pins, or wrong ones, of the maps "]);
@@ -91,10 +89,8 @@ fn detached_programs_removed_pins_and_changed_maps_are_repaired_and_connections_
 fn an_unmounted_bpf_file_system_is_reported_and_pins_are_restored() {
     let world = World::serving();
     let mount = "mount -t bpf bpf /sys/fs/bpf && exec \"$0\" \"$@\"";
-    let agent = world.spawn_by(
-        &["unshare", "--mount", "sh", "-c", mount],
-        &["--manifests", &world.manifests()],
-    );
+    let by = ["unshare", "--mount", "sh", "-c", mount];
+    let agent = world.spawn_by(&by, &["--manifests", &world.manifests()]);
     agent.wait_for(7);
     let mut open = world.connect(CART).expect("an answer");
     let pid = agent.pid().to_string();
@@ -110,9 +106,8 @@ fn an_unmounted_bpf_file_system_is_reported_and_pins_are_restored() {
     agent.within(QUICK, "they are on the node's", || pins(&world).len() > 30);
     assert_eq!(open.echo("moved"), "moved");
     assert!(inside("umount -l /sys/fs/bpf"));
-    agent.within(QUICK, "it is told", || {
-        agent.reports("is not on a BPF file system: mount one")
-    });
+    let is_told = || agent.reports("is not on a BPF file system: mount one");
+    agent.within(QUICK, "it is told", is_told);
     assert!(world.answers(CART));
     assert!(inside("mount -t bpf bpf /sys/fs/bpf"));
     let links = links_dir(world.pins());
@@ -163,8 +158,7 @@ pub(crate) fn table<K: Plain, V: Plain>(world: &World, map: &str) -> Table<K, V>
     }
 }
 
-/// Whether the settings are complete: the agent has listed the connections of other proxies and
-/// found none.
+/// Whether the settings are complete: no connection of another proxy has been found.
 pub(crate) fn are_complete(world: &World) -> bool {
     let settings: Table<u32, Settings> = table(world, maps::SETTINGS);
     let settings = settings.lookup(&0).expect("readable");
@@ -192,18 +186,16 @@ fn whatever_is_changed_in_the_maps_is_repaired(world: &World, agent: &Agent) {
     let entries = addresses.entries().expect("readable");
     addresses.delete_all(&entries.iter().map(|(key, _)| *key).collect::<Vec<_>>());
     assert!(!world.answers(CART) && !world.answers(NODE_PORT));
-    agent.within(WHOLE, "both answer", || {
-        world.answers(CART) && world.answers(NODE_PORT)
-    });
+    let both = || world.answers(CART) && world.answers(NODE_PORT);
+    agent.within(WHOLE, "both answer", both);
     assert_eq!(settings.lookup(&0).expect("readable"), stored);
     let sorted = |mut entries: Vec<(FrontendKey<V4>, u32)>| {
         entries.sort_by_key(|(_, record)| *record);
         entries
     };
     let before = sorted(all);
-    agent.within(QUICK, "all are as before", || {
-        sorted(frontends.entries().expect("readable")) == before
-    });
+    let is_so = || sorted(frontends.entries().expect("readable")) == before;
+    agent.within(QUICK, "all are as before", is_so);
     agent.within(QUICK, "all is counted", || {
         let [node, services] = counted();
         node >= of_node + 2 && services > of_services
@@ -213,10 +205,8 @@ fn whatever_is_changed_in_the_maps_is_repaired(world: &World, agent: &Agent) {
     let before = repairs(agent, "service");
     let records: Table<u32, Record<V4>> = table(world, maps::RECORDS_V4);
     let used = records.entries().expect("readable");
-    let used: Vec<_> = used
-        .into_iter()
-        .filter(|(_, record)| record.service.0 != 0)
-        .collect();
+    let used = used.into_iter().filter(|(_, record)| record.service.0 != 0);
+    let used: Vec<_> = used.collect();
     for (at, (id, record)) in used.iter().enumerate() {
         let mut changed = *record;
         match at % 3 {
@@ -236,9 +226,8 @@ fn whatever_is_changed_in_the_maps_is_repaired(world: &World, agent: &Agent) {
     assert!(!world.answers(CART));
     agent.within(WHOLE, "it answers", || world.answers(CART));
     // A connection can be answered before the repair is counted.
-    agent.within(QUICK, "it is counted", || {
-        repairs(agent, "service") > before
-    });
+    let is_counted = || repairs(agent, "service") > before;
+    agent.within(QUICK, "it is counted", is_counted);
     assert!(world.answers(NODE_PORT));
     assert_eq!(agent.health().0, 200);
     // A changed range of local ports changes the masquerade ports.

@@ -8,6 +8,8 @@ use lab::node::{
     kubeconfig,
 };
 
+use serde_json::Value;
+
 use crate::{
     objects::{NAMESPACE, Service},
     world::World,
@@ -40,6 +42,14 @@ impl Server<'_> {
         let path = world.path(account);
         fs::write(&path, kubeconfig::render(URL, token.trim())).expect("a kubeconfig");
         path
+    }
+
+    /// The server's minor version, such as 36.
+    pub(crate) fn minor(&self) -> u32 {
+        let version = self.kubectl("get --raw /version");
+        let version: Value = serde_json::from_str(&version).expect("its version");
+        let minor = version["minor"].as_str().expect("a minor version");
+        minor.trim_end_matches('+').parse().expect("a number")
     }
 
     /// Runs kubectl with words separated by blanks; returns its output.

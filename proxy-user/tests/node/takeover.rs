@@ -33,20 +33,7 @@ fn cart() -> Service {
 /// Rules like kube-proxy's, as far as they concern open connections: NAT to `to`, and masquerade at
 /// a random source port for clients that are no pods and for packets with its mark.
 fn rules(to: &str) -> String {
-    format!(
-        "add table ip other
-flush table ip other
-add chain ip other services {{ type nat hook prerouting priority dstnat; }}
-add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to {to}
-add rule ip other services ip daddr 10.40.0.1 tcp dport 30001 dnat to {to}
-add rule ip other services ip daddr 172.30.1.77 tcp dport 80 dnat to 10.40.1.20:8090
-add chain ip other leaving {{ type nat hook postrouting priority srcnat; }}
-add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade fully-random
-add rule ip other leaving meta mark & 0x4000 == 0x4000 masquerade fully-random
-add chain ip other forward {{ type filter hook forward priority filter; }}
-add rule ip other forward ct state invalid counter drop
-"
-    )
+    include_str!("takeover.nft").replace("TO", to)
 }
 
 /// Returns a client outside, behind a VXLAN tunnel that carries many clients.
@@ -81,12 +68,7 @@ fn connections_of_another_proxy_go_on_without_its_rules() {
     world.nft(&rules("10.40.1.20:8099"));
     let gone = Talk::begin(&world.client, CART);
     let mut text = rules(SERVED);
-    text += "add chain ip other own { type nat hook output priority -100; }
-add rule ip other own ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8090
-add table ip6 other
-add chain ip6 other services { type nat hook prerouting priority dstnat; }
-add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1::20]:8090
-";
+    text += include_str!("takeover_more.nft");
     world.nft(&text);
     let clients = [
         (&world.client, CART),
@@ -157,8 +139,7 @@ add rule ip firewall forward ct state invalid counter
 ";
     world.nft(other);
     let new = [(); 4].map(connect);
-    // A client that connects directly to the endpoint can get the source port of the ended
-    // connection.
+    // A client that connects directly to the endpoint can get the ended connection's source port.
     let only = format!("{port} {port}");
     let set = world.client.set(&[("ipv4/ip_local_port_range", &only)]);
     set.expect("a setting of the pod's");
@@ -177,15 +158,7 @@ fn datagrams_are_answered_before_and_after_the_other_proxys_rules_go() {
     let world = World::build();
     answer_questions(&world.server);
     let outside = outside(&world);
-    world.nft(
-        "add table ip other
-add chain ip other services { type nat hook prerouting priority dstnat; }
-add rule ip other services ip daddr 172.30.1.9 udp dport 53 dnat to 10.40.1.20:8080
-add rule ip other services ip daddr 10.40.0.1 udp dport 30053 dnat to 10.40.1.20:8080
-add chain ip other leaving { type nat hook postrouting priority srcnat; }
-add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade fully-random
-",
-    );
+    world.nft(include_str!("takeover_datagrams.nft"));
     let inside = [(); 5].map(|()| asking(&world.client));
     let from_outside = [(); 3].map(|()| asking_at(&outside, "10.40.0.1:30053"));
     let all: Vec<_> = inside.iter().chain(&from_outside).collect();

@@ -14,26 +14,7 @@ use crate::world::{BINARY, CART, World};
 
 /// Input that is refused: the arguments, the status, and what is said about it. The unit tests of
 /// the command line have what needs no node.
-const REFUSED: &str = "
-services -o xml | 2 | 'xml'
-dump /nonexistent/x.tar.gz | 2 |
-config --config /nonexistent | 2 |
-check --config /nonexistent | 2 |
-init --config /nonexistent | 2 |
-trace --service nobody | 2 | no service \"nobody\" is served here
-trace --service shop/nobody:http | 2 | no service \"shop/nobody:http\" is served here
-trace --write /nowhere/x | 2 | --write /nowhere/x
-explain --from 10.40.1.10 --to service/shop/none | 2 | no address of Service shop/none
-explain --from 10.40.1.10 --to service/shop/cart:http | 2 | has no such TCP port
-explain --from 10.40.1.10 --to [fd00::1]:80 | 2 | of different IP families
-explain --from pod/shop/cart-1 --to 172.30.1.1:80 | 2 | the maps do not name pods
-explain --from 10.40.1.10 --to 172.30.1.1:80 --interface nowhere0 | 2 | --interface nowhere0
-flows --service nope | 1 | no service \"nope\"
-sockets --service a/b | 1 | no service \"a/b\"
-flows shop/nosuch | 1 | no service \"nosuch\" in the namespace shop is served here
-maps nosuch | 1 | no map's name contains \"nosuch\"
-config nosuch | 1 | no setting's key contains \"nosuch\"
-counters nosuch | 1 | no counter's name contains \"nosuch\"";
+const REFUSED: &str = include_str!("bad_input.txt");
 
 /// Bad arguments exit with 2, unknown names with 1.
 pub(crate) fn bad_input_is_named(world: &World) {
@@ -42,10 +23,8 @@ pub(crate) fn bad_input_is_named(world: &World) {
         assert_eq!(code, status.parse().ok(), "{line}: {said}");
         // Errors of the command line are clap's.
         let is_named = ["portolan: ", "error: "].map(|start| said.starts_with(start));
-        assert!(
-            code == Some(1) || is_named.contains(&true),
-            "{line}: {said}"
-        );
+        let is_known = code == Some(1) || is_named.contains(&true);
+        assert!(is_known, "{line}: {said}");
         assert!(said.contains(&*named), "{line}: {said}");
     }
 }

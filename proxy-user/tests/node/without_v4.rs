@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node without IPv4: its health checks answer, and services are served. A node without its Node
-//! object is not eligible.
+//! A node without IPv4: health checks and services work; without a Node object it is not eligible.
 
 use std::net::Ipv6Addr;
 
@@ -37,9 +36,8 @@ fn a_node_without_ipv4_is_healthy_and_serves_pods_and_node_processes() {
     agent.wait_for(7);
     assert_eq!(ask(&agent, HEALTH.port(), "/healthz"), Some(200));
     assert_eq!(ask(&agent, HEALTH.port(), "/livez"), Some(200));
-    agent.eventually("the health check node port answers", || {
-        ask(&agent, 32001, "/") == Some(200)
-    });
+    let answers = || ask(&agent, 32001, "/") == Some(200);
+    agent.eventually("the health check node port answers", answers);
     assert!(world.answers(CLUSTER_IP), "by packets");
     assert!(world.answers(NODE_PORT), "by packets");
     assert!(world.connect_from_node(CLUSTER_IP).is_ok(), "at the socket");

@@ -52,9 +52,8 @@ pub(crate) const ROUTER: [(&str, &str); 3] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv6/conf/all/forwarding", "1"),
 ];
-/// How long to wait: only a fault takes longer. In a virtual machine on a busy host, loading the
-/// programs takes minutes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
+/// How long to wait: only a fault takes longer. On a busy host, loading programs takes minutes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The node, its pods and the manifest folder; dropping it removes all of them and the pins.
 pub(crate) struct World {
@@ -87,12 +86,12 @@ impl World {
         world
     }
 
-    /// Builds a node with these addresses of its own, of the client and of the server, and no Node
-    /// object.
+    /// Builds a node with these addresses of its own, its client and its server, and no Node.
     pub(crate) fn with_pods([own, client, server]: [&str; 3]) -> Self {
         let world = Self::bare(&ROUTER);
         world.ip(&format!("address add {own} dev lo"));
-        world.join_pods([client, server]);
+        world.plug(&world.client, client);
+        world.plug(&world.server, server);
         serve(&world.server, (server, PORT));
         world
     }
@@ -103,6 +102,7 @@ impl World {
         let [node, client, server] =
             ["node", "client", "server"].map(|name| NetNs::new(name).expect("run as root"));
         node.set(parameters).expect("kernel parameters");
+        node.suit_conntrack().expect("nf_conntrack's parameters");
         node.ip("link set lo up\n").expect("loopback");
         let folder = TempDir::with_prefix("portolan-node-").expect("a folder");
         fs::create_dir(folder.path().join("manifests")).expect("a folder for manifests");
@@ -117,12 +117,6 @@ impl World {
             binary: RefCell::new(BINARY.into()),
             confined: Cell::new(false),
         }
-    }
-
-    /// Attaches the client and the server pod to the node, with these addresses.
-    pub(crate) fn join_pods(&self, [client, server]: [&str; 2]) {
-        self.plug(&self.client, client);
-        self.plug(&self.server, server);
     }
 
     /// Attaches a pod to the node, with this address.
@@ -217,8 +211,7 @@ link set br0 up"
         output.expect("enter the node").expect("it runs")
     }
 
-    /// Runs a tool on the node, with words separated by blanks, and returns its output; panics if
-    /// it fails.
+    /// Runs a tool on the node, with words separated by blanks; returns its output or panics.
     pub(crate) fn tool(&self, program: &str, words: &str) -> String {
         let words: Vec<_> = words.split_whitespace().collect();
         self.node.feed(program, &words, "").expect("it succeeds")
@@ -247,8 +240,7 @@ link set br0 up"
         index.expect("enter the node").expect("the interface")
     }
 
-    /// Attaches a tc program of other software to an interface of the node; the program ends the
-    /// chain.
+    /// Attaches a tc program of other software, which ends the chain, to an interface of the node.
     pub(crate) fn foreign(&self, interface: &str, egress: bool, at: ChainPosition) -> Foreign<'_> {
         Foreign::new(&self.node, interface, egress, at, END).expect("attached")
     }

@@ -111,9 +111,7 @@ fn repeated_and_unanswered_syns_are_counted(#[values(*IPV4, *IPV6)] a: Addresses
 }
 
 #[rstest]
-fn connections_with_a_backend_from_affinity_are_counted_as_affinity_hits(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-) {
+fn a_backend_from_affinity_is_counted_as_an_affinity_hit(#[values(*IPV4, *IPV6)] a: Addresses) {
     let mut service = Service::over(Protocol::UDP, a);
     service.affinity = 60;
     let world = World::new(&[service]);
@@ -149,8 +147,7 @@ fn refused_packets_are_counted_by_service_port_and_reason(#[values(*IPV4, *IPV6)
     let ports = world.reader().into_service_ports();
     let refused = world.counted().refused.into_iter();
     let refused = refused.map(|(id, counter, count)| (ports[&id].service.clone(), counter, count));
-    let expected =
-        expected.map(|(name, .., counter, times)| (format!("test/{name}"), counter, times));
+    let expected = expected.map(|(name, .., kind, times)| (format!("test/{name}"), kind, times));
     assert_eq!(BTreeSet::from_iter(refused), BTreeSet::from(expected));
 }
 

@@ -1,30 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Entries that only another processor or the time leaves in the maps.
+//! Entries that only another processor or time leaves in the maps, and how many answers the node
+//! gives by itself in a time. What is answered, and how, stands in tests/fuzz/cases.
 
 use std::thread;
 
 use linux::test_run;
-use proxy_common::{Counter, FlowKind, Protocol};
+use proxy_common::{Counter, FlowKind, Protocol, Settings, maps};
 use rstest::rstest;
 
 use crate::{
     frames::{Kind, Packet, Shape},
-    packets::{NODE_MAC, Tcp, UDP, at, tcp},
+    packets::{NODE_MAC, Tcp, UDP, at, icmp, tcp, udp},
     service::{Addresses, IPV4, IPV6, Service},
     wire::Tuple,
-    world::World,
+    world::{REDIRECT, SHOT, World},
 };
 
 #[rstest]
-fn crossing_fins_on_two_cpus_close_the_connection_and_allow_eviction(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-) {
+fn crossing_fins_on_two_cpus_close_and_allow_eviction(#[values(*IPV4, *IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let (service, backend) = (a.service(), a.endpoint());
     for round in 0..20 {
-        let clients: Vec<_> = (0..40)
-            .map(|n| at(a.pod, 10_000 + round * 40 + n))
-            .collect();
+        let clients = (0..40).map(|n| at(a.pod, 10_000 + round * 40 + n));
+        let clients: Vec<_> = clients.collect();
         for client in &clients {
             world.ingress(&tcp(*client, service, Tcp::Syn, b""));
             world.egress(&tcp(backend, *client, Tcp::SynAck, b""));
@@ -95,4 +93,21 @@ fn ports_of_a_datagram_are_forgotten_when_the_kernel_would_no_longer_wait_for_it
         world.age_fragments();
     }
     assert_eq!(world.ingress(&later).counter, Counter::DroppedFragment);
+    // Another proxy may know the datagram.
+    world.store(maps::DRAINED, 0, maps::generation::DRAINED);
+    world.ingress(&later).expect_untouched(&later);
+}
+
+#[rstest]
+fn answers_to_rejected_packets_and_to_pings_are_rate_limited(#[values(false, true)] pings: bool) {
+    let a = *IPV4;
+    let mut world = World::new(&[Service::over(Protocol::UDP, a).backed_by(&[])]);
+    world.configure(|settings| settings.flags |= Settings::ANSWER_PING);
+    let packet = match pings {
+        true => icmp(a.outsider, a.cluster_ip, &[8, 0, 0, 0, 0, 7, 0, 1]),
+        false => udp(a.client(), a.service(), b"?"),
+    };
+    // More than a burst on every CPU and what comes back meanwhile.
+    let verdicts: Vec<_> = (0..6_000).map(|_| world.ingress_quietly(&packet)).collect();
+    assert!(verdicts.contains(&REDIRECT) && verdicts.contains(&SHOT));
 }

@@ -3,7 +3,6 @@
 //! filled. They say what the words of `tests/fuzz/cases` cannot: settings, frames and routes that
 //! the fuzzer's node does not have, traffic counts, entries that a test changes.
 
-mod answers;
 mod carried;
 #[path = "../fuzz/context.rs"]
 mod context;

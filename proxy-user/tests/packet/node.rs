@@ -32,8 +32,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A node with [`Service::web`], whose programs are loaded with changed options; both
-    /// interfaces get these bits.
+    /// A node with [`Service::web`] and changed options; both interfaces get these bits.
     pub(crate) fn new(a: Addresses, change: impl FnOnce(&mut Options), bits: u32) -> Self {
         let network = NetNs::new("node").expect("run as root");
         let (length, nodad, any) = match a.is_v6() {
@@ -41,10 +40,8 @@ impl Node {
             false => (32, "", "0.0.0.0/0"),
         };
         let mut batch = format!("link set lo up\nroute add unreachable {any} metric 1\n");
-        for (name, index, mac) in [
-            ("outside", OUTSIDE, NODE_MAC),
-            ("inside", INSIDE, INSIDE_MAC),
-        ] {
+        let outside = ("outside", OUTSIDE, NODE_MAC);
+        for (name, index, mac) in [outside, ("inside", INSIDE, INSIDE_MAC)] {
             let mac = text(mac);
             batch += &format!(
                 "link add {name} index {index} address {mac} type veth peer name {name}-peer\n\

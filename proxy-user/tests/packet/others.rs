@@ -3,6 +3,9 @@
 //! served while those over new maps take over, behind them. Others' without a flow's tuple, and
 //! ours at two interfaces, stand in tests/fuzz/cases/others.txt.
 
+use std::{thread::sleep, time::Duration};
+
+use datapath::read::{Asked, By};
 use proxy_common::{
     Counter, Protocol, Settings, maps,
     masquerade::{Marks, PortRanges},
@@ -135,9 +138,7 @@ fn foreign_masqueraded_packets_reuse_the_tuple_of_a_closed_flow(
 
 /// The answers would be taken for requests to that node port.
 #[rstest]
-fn a_flow_is_never_masqueraded_with_the_number_of_a_node_port(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-) {
+fn a_flow_is_never_masqueraded_with_a_node_ports_number(#[values(*IPV4, *IPV6)] a: Addresses) {
     let world = World::new(&[Service::over(Protocol::UDP, a).at_node_port(8444)]);
     let out = |port| world.forward(&udp(at(a.outsider, port), at(a.node, 8444), b"?"));
     for (own, is_kept) in [(8443, true), (8444, false)] {
@@ -203,9 +204,7 @@ fn noted(note: u32) -> Context {
 }
 
 #[rstest]
-fn a_packet_that_programs_before_these_have_translated_is_not_translated_again(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-) {
+fn a_packet_of_earlier_programs_is_not_translated_again(#[values(*IPV4, *IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = a.ends();
     let served = world.ingress(&tcp(client, service, Tcp::Syn, b""));
@@ -239,4 +238,45 @@ fn an_answer_that_programs_before_these_have_translated_is_none_of_the_nodes_own
     let to_another = udp(node_port, at(a.outsider, 9), b"!");
     world.egress_by(&to_another, noted(served.note));
     assert_eq!(world.all_flows().len(), entries);
+}
+
+#[test]
+fn programs_to_which_no_agent_has_come_for_long_leave_what_begins_to_others() {
+    let a = *IPV4;
+    let (client, service, _) = a.ends();
+    // The machine's first seconds.
+    let over = maps::generation::serving_until(0, Some(0));
+    let world = World::new(&[Service::web(a)]);
+    world.ingress(&tcp(client, service, Tcp::Syn, b""));
+    world.store(maps::DRAINED, 0, over);
+    let known = world.ingress(&tcp(client, service, Tcp::Ack, b""));
+    assert_eq!(known.counter, Counter::ForwardedHit);
+    for kind in [Tcp::Syn, Tcp::Ack] {
+        let new = tcp(at(a.pod, 9), service, kind, b"");
+        world.ingress(&new).expect_untouched(&new);
+    }
+    // The client's next connection from the same port.
+    let again = tcp(client, service, Tcp::Syn, b"");
+    world.ingress(&again).expect_untouched(&again);
+    drop(world);
+
+    // Nothing ends a client's datagrams, so they go to others: a flow's frontend is checked.
+    let world = World::new(&[Service::over(Protocol::UDP, a)]);
+    let datagram = udp(client, service, b"?");
+    assert_eq!(world.ingress(&datagram).counter, Counter::ForwardedNew);
+    let asked = Asked {
+        protocol: Protocol::UDP,
+        client: client.ip(),
+        client_port: client.port(),
+        to: service,
+        by: By::Interface(LOOPBACK),
+    };
+    let explain = || world.reader().explain(&asked).expect("read");
+    let explained = || explain().expect("one family").counter;
+    assert_eq!(explained(), Counter::ForwardedHit);
+    world.store(maps::DRAINED, 0, over);
+    assert_eq!(explained(), Counter::Untouched);
+    sleep(Duration::from_millis(1100));
+    world.ingress(&datagram).expect_untouched(&datagram);
+    assert!(world.all_flows().is_empty());
 }

@@ -18,8 +18,7 @@ use crate::{
 /// third.
 const INSTRUCTION_BUDGET: u32 = 400_000;
 
-/// All combinations of `redirects` and `log_packets`; these load-time constants turn code on or
-/// off.
+/// All combinations of `redirects` and `log_packets`, load-time constants that turn code off.
 #[rstest]
 #[case::plain(false, false, None)]
 #[case::redirecting(true, false, None)]
@@ -82,8 +81,7 @@ fn packets_with_more_or_longer_extension_headers_than_are_parsed_pass_unchanged(
     }
 }
 
-/// The VLAN's interface is on top of the one at which the frame arrives. A tag with a priority only
-/// names no VLAN.
+/// The VLAN's interface is on top of the one of the frame. A priority's tag names no VLAN.
 #[rstest]
 fn vlan_frames_pass_unchanged_to_the_vlans_own_interface(
     #[values(*IPV4, *IPV6)] a: Addresses,
@@ -166,15 +164,12 @@ fn a_packet_cut_short_anywhere_is_never_left_half_translated(
 }
 
 #[rstest]
-fn a_packet_with_wrong_header_fields_is_passed_at_its_length_or_not_at_all(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-) {
+fn a_packet_with_wrong_fields_is_passed_at_its_length_or_not(#[values(*IPV4, *IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let packet = tcp(a.client(), a.service(), Tcp::Syn, b"payload");
-    let fields: &[usize] = if a.is_v6() {
-        &[14, 18, 19, 20, 66]
-    } else {
-        &[14, 16, 17, 20, 21, 23, 46]
+    let fields: &[usize] = match a.is_v6() {
+        true => &[14, 18, 19, 20, 66],
+        false => &[14, 16, 17, 20, 21, 23, 46],
     };
     for field in fields {
         for value in 0..=255 {

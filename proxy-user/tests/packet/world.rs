@@ -108,9 +108,8 @@ impl World {
             address,
             node_ports,
         });
-        let stored = world
-            .datapath()
-            .set_node_addresses(&addresses.collect::<Vec<_>>());
+        let addresses: Vec<_> = addresses.collect();
+        let stored = world.datapath().set_node_addresses(&addresses);
         stored.expect("node addresses");
         for service in services {
             world.apply(service);
@@ -181,9 +180,8 @@ impl World {
         self.publish(name, ServicePlan::default());
     }
     pub(crate) fn publish(&mut self, name: &str, plan: ServicePlan) {
-        let result = self
-            .datapath()
-            .apply(&[(ObjectName::new("test", name), plan)]);
+        let changes = [(ObjectName::new("test", name), plan)];
+        let result = self.datapath().apply(&changes);
         assert!(result.failures.is_empty(), "{:?}", result.failures);
     }
 
@@ -232,8 +230,7 @@ impl World {
             counter: counter.expect("a counter moves"),
         }
     }
-    /// Runs XDP on a frame from an uplink; `None` if it passes the frame to tc, unchanged and
-    /// uncounted.
+    /// Runs XDP on a frame from an uplink; `None` if the frame goes to tc, unchanged, uncounted.
     pub(crate) fn at_xdp(&self, frame: &[u8], interface: u32) -> Option<Outcome> {
         const PASS: u32 = 2;
         let (run, counter) = self.counted_run("uplink", frame, &of_xdp(frame, interface));
@@ -250,14 +247,9 @@ impl World {
         })
     }
     /// Runs a program on a packet; also returns the only counter that has moved, by one.
-    fn counted_run(
-        &self,
-        program: &str,
-        packet: &[u8],
-        context: &[u8],
-    ) -> (TestRun, Option<Counter>) {
+    fn counted_run(&self, program: &str, packet: &[u8], with: &[u8]) -> (TestRun, Option<Counter>) {
         let before = self.counters();
-        let run = self.test_run(program, packet, context);
+        let run = self.test_run(program, packet, with);
         let moved = moved(&before, &self.counters());
         (run, moved.expect("at most one counter moves"))
     }
@@ -268,17 +260,13 @@ impl World {
         let epoch = EPOCH.fetch_add(1, Ordering::Relaxed);
         self.store(maps::ROUTE_EPOCH, 0, epoch);
     }
-    /// Changes every entry of a family. `is_torn`: so that it looks half written.
-    pub(crate) fn change_flows<A: Family>(
-        &self,
-        is_torn: bool,
-        change: impl Fn(&mut FlowEntry<A>),
-    ) {
+    /// Changes every entry of a family. `torn`: so that it looks half written.
+    pub(crate) fn change_flows<A: Family>(&self, torn: bool, change: impl Fn(&mut FlowEntry<A>)) {
         let table = flow_table::<A>(&self.options().pin_dir).expect("a flow table");
         for (key, mut entry) in entries(&table).expect("entries") {
             change(&mut entry);
             let mut sealed = entry.sealed(&key);
-            sealed.check ^= u32::from(is_torn) << 1;
+            sealed.check ^= u32::from(torn) << 1;
             table.update(&key, &sealed).expect("an entry");
         }
     }

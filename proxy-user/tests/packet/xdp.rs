@@ -61,8 +61,7 @@ impl Open {
     fn question(&self, payload: &[u8]) -> Vec<u8> {
         tcp(self.client, self.node.service(), Tcp::Ack, payload)
     }
-    /// A packet of the backend to the node's address. It arrives at the inner uplink, which has
-    /// another one.
+    /// A packet of the backend to the node's address, at the inner uplink, which has another one.
     fn answer(&self, payload: &[u8]) -> Vec<u8> {
         tcp(self.node.backend(), self.source, Tcp::Ack, payload)
     }
@@ -91,11 +90,8 @@ impl Open {
     }
     /// Stores what an uplink can do.
     fn permit(&self, uplink: u32, abilities: Abilities) {
-        let mac = if uplink == INSIDE {
-            INSIDE_MAC
-        } else {
-            NODE_MAC
-        };
+        let is_inside = uplink == INSIDE;
+        let mac = if is_inside { INSIDE_MAC } else { NODE_MAC };
         let word = Uplink::new(mac, abilities).0;
         self.node.world.store(maps::UPLINKS, uplink, word);
     }
@@ -130,10 +126,8 @@ fn xdp_translates_and_counts_packets_between_two_uplinks(#[values(*IPV4, *IPV6)]
     assert_eq!(hops(&back.packet), 63);
     assert_eq!(back.packet[..12], [OUTSIDERS_MAC, NODE_MAC].concat());
     let [to, from] = [question, answer].map(|packet| packet.len() as u64 - 14);
-    let expected = (
-        [packets + 1, bytes + to, connections],
-        [answers + 1, answered + from],
-    );
+    let asked = [packets + 1, bytes + to, connections];
+    let expected = (asked, [answers + 1, answered + from]);
     assert_eq!(traffic(), expected);
 
     // None of IPv6, whose entries cannot be changed here.

@@ -41,8 +41,7 @@ impl Planned {
         }
     }
 
-    /// Removes objects, named Kind/namespace/name, and adds or replaces others; plans every service
-    /// that this changes.
+    /// Removes objects, named Kind/namespace/name, adds others; plans every service changed.
     pub(crate) fn change(&mut self, deleted: &[String], manifests: &str) -> anyhow::Result<()> {
         let mut dirty = Vec::new();
         for object in deleted {
@@ -132,10 +131,9 @@ pub(crate) enum Fate {
 impl Cluster<'_> {
     /// Looks up the destination as the kernel programs do, and returns the result.
     pub(crate) fn fate(&self, from: IpAddr, to: SocketAddr, protocol: Protocol) -> Fate {
-        if to.is_ipv4() {
-            self.fate_in::<V4>(from, to, protocol)
-        } else {
-            self.fate_in::<V6>(from, to, protocol)
+        match to.is_ipv4() {
+            true => self.fate_in::<V4>(from, to, protocol),
+            false => self.fate_in::<V6>(from, to, protocol),
         }
     }
 
@@ -161,10 +159,9 @@ impl Cluster<'_> {
         let at_node_port = || find(A::UNSPECIFIED).filter(|_| node_port);
         let Some((port, frontend)) = find(address).or_else(at_node_port) else {
             let mut plans = self.planned.plans.values();
-            return if plans.any(|plan| A::guarded(plan).contains(&address)) {
-                Fate::Reject
-            } else {
-                Fate::Untouched
+            return match plans.any(|plan| A::guarded(plan).contains(&address)) {
+                true => Fate::Reject,
+                false => Fate::Untouched,
             };
         };
         let flags = frontend.flags;
@@ -193,7 +190,7 @@ impl Cluster<'_> {
                 external,
                 masquerade,
             } => {
-                assert_ne!(frontend.kind(), FrontendKind::Unserved);
+                assert_ne!(frontend.flags.kind(), FrontendKind::Unserved);
                 let backends = block(external);
                 let only = backends.first().filter(|_| backends.len() == 1);
                 let hairpin = only.is_some_and(|b| is_hairpin(from, b.ip()));

@@ -112,10 +112,8 @@ fn the_planned_results_of_every_conformance_case_are_as_expected() {
 fn a_conformance_case_with_a_wrong_expectation_fails() {
     let path = cases().join("cluster-ip-tcp.yaml");
     let text = fs::read_to_string(path).expect("the case is there");
-    for (from, to) in [
-        ("masquerade: false", "masquerade: true"),
-        ("ready: true", "ready: false"),
-    ] {
+    let masquerade = ("masquerade: false", "masquerade: true");
+    for (from, to) in [masquerade, ("ready: true", "ready: false")] {
         let wrong = Case::parse(&text.replace(from, to)).expect("a case");
         run(wrong).expect_err("it must not hold");
     }

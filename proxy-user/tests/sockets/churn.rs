@@ -19,14 +19,12 @@ use crate::{
 fn udp_sockets_are_closed_kept_or_forgotten_as_their_backends_go() {
     let config = "conntrack: {udpStreamTimeout: 1s}\n";
     let mut world = World::new(config, &two_over_udp(&[20]));
-    a_thousand_node_sockets_are_closed_and_get_another_backend_when_they_connect_again(&mut world);
+    a_thousand_node_sockets_are_closed_and_get_another_backend_anew(&mut world);
     idle_udp_entries_are_removed_but_not_those_of_connected_sockets(&world);
     connected_udp_sockets_keep_their_backend_while_the_node_drains(&mut world);
 }
 
-fn a_thousand_node_sockets_are_closed_and_get_another_backend_when_they_connect_again(
-    world: &mut World,
-) {
+fn a_thousand_node_sockets_are_closed_and_get_another_backend_anew(world: &mut World) {
     const SOCKETS: usize = 1000;
     let lost: Vec<UdpSocket> = world.run(From::Node, || {
         (0..SOCKETS).map(|_| connected(V4, vip(1))).collect()
@@ -117,9 +115,8 @@ fn datagrams_follow_an_external_ip_that_moves_to_another_service() {
     let mut world = World::new("", &services(1));
     let to = address("198.51.100.7:80");
     let sockets = [From::Pod, From::Node].map(|from| {
-        world.run(from, || {
-            (from, datagrams(V4), datagrams(V4), connected(V4, to))
-        })
+        let make = || (from, datagrams(V4), datagrams(V4), connected(V4, to));
+        world.run(from, make)
     });
     // The last answer of each within two seconds.
     let by = |sender: &UdpSocket, steady: &UdpSocket| {

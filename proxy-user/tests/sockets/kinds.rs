@@ -4,13 +4,8 @@
 //! each kind of socket sees is in `kept`.
 #![expect(unsafe_code, reason = "AF_UNSPEC has no safe wrapper here")]
 
-use std::{
-    net::{SocketAddr, TcpStream, UdpSocket},
-    os::fd::AsFd,
-    thread,
-};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 
-use nix::poll::{PollFd, PollFlags, poll};
 use proxy_common::socket::SOCKET_BUCKETS;
 use socket2::{Domain, SockAddr, SockAddrStorage, SockRef, Socket, Type};
 
@@ -22,7 +17,12 @@ use crate::{
 
 #[test]
 fn sockets_and_packets_share_the_work() {
-    let mut world = World::new("", &two_over_udp(&[20]));
+    let [one, two] = two_over_udp(&[20]);
+    let mut world = World::new("", &[one, two, Service::new(3, "TCP", &[20, 21])]);
+    several_sockets_on_one_port_have_an_entry_each(&world);
+    world.expect_no_socket();
+    a_tcp_fast_open_by_sendto_is_translated(&world);
+    assert_eq!(world.flows(), 0);
     only_connected_udp_sockets_of_pods_are_translated_packet_by_packet(&world);
     world.expect_no_socket();
     a_servers_answers_to_a_process_with_a_node_ports_number_are_no_requests(&world);
@@ -154,21 +154,7 @@ fn sockets_in_the_same_hash_bucket_keep_their_own_backends(world: &mut World) {
     assert_eq!(world.sockets().len(), 2);
 }
 
-#[test]
-fn whatever_system_call_a_socket_uses_it_is_translated() {
-    let services =
-        [(1, "UDP"), (3, "TCP")].map(|(n, protocol)| Service::new(n, protocol, &[20, 21]));
-    let world = World::new("", &services);
-    several_sockets_on_one_port_each_have_their_own_backend(&world);
-    world.expect_no_socket();
-    a_nonblocking_connect_is_translated(&world);
-    a_tcp_fast_open_by_sendto_is_translated(&world);
-    assert_eq!(world.flows(), 0);
-    a_socket_works_on_when_its_process_has_left_the_cgroup(&world);
-    world.expect_no_socket();
-}
-
-fn several_sockets_on_one_port_each_have_their_own_backend(world: &World) {
+fn several_sockets_on_one_port_have_an_entry_each(world: &World) {
     let sockets: Vec<UdpSocket> = world.run(From::Node, || {
         (0..4)
             .map(|_| {
@@ -185,22 +171,6 @@ fn several_sockets_on_one_port_each_have_their_own_backend(world: &World) {
         assert_eq!(socket.peer_addr().expect("a peer"), vip(1));
     }
     assert_eq!(world.sockets().len(), 4);
-}
-
-fn a_nonblocking_connect_is_translated(world: &World) {
-    let stream = world.run(From::Pod, || {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-        socket.set_nonblocking(true).expect("non-blocking");
-        let pending = socket.connect(&vip(3).into()).expect_err("in progress");
-        assert_eq!(pending.raw_os_error(), Some(libc::EINPROGRESS));
-        socket
-    });
-    let mut connected = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
-    assert_eq!(poll(&mut connected, 3000_u16), Ok(1));
-    assert_eq!(stream.take_error().expect("its error").map(drop), None);
-    stream.set_nonblocking(false).expect("blocking");
-    let open = Open::over(TcpStream::from(stream)).expect("an answer");
-    assert_eq!(open.answer.from, vip(3));
 }
 
 fn a_tcp_fast_open_by_sendto_is_translated(world: &World) {
@@ -221,16 +191,4 @@ pub(crate) fn disconnect(socket: &UdpSocket) {
     let nowhere = unsafe { SockAddr::new(SockAddrStorage::zeroed(), length) };
     let disconnected = SockRef::from(socket).connect(&nowhere);
     disconnected.expect("disconnected");
-}
-
-fn a_socket_works_on_when_its_process_has_left_the_cgroup(world: &World) {
-    // This thread is no longer in the cgroup when `run` returns.
-    let socket = world.run(From::Pod, || datagrams(V4));
-    let answer = ask(&socket, vip(1));
-    assert_eq!(answer.from, vip(1));
-    let elsewhere = thread::scope(|scope| {
-        let asked = scope.spawn(|| ask(&socket, vip(1)));
-        asked.join().expect("no panic")
-    });
-    assert_eq!(elsewhere, answer);
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of socketExceptions, reserveNodePorts, a restart, a changed setting and cleanup.
+//! Tests of socketExceptions, a restart, a changed setting and cleanup.
 
 use std::{
     collections::BTreeSet,
     fs,
-    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{SocketAddr, TcpListener, TcpStream},
     process::Command,
 };
 
@@ -13,7 +13,7 @@ use proxy_common::Counter;
 
 use crate::{
     clients::{Open, V4, ask, connected, datagrams},
-    service::{Service, address, vip},
+    service::{Service, vip},
     world::{BINARY, From, PATIENCE, World},
 };
 
@@ -21,16 +21,12 @@ use crate::{
 fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
     let config = "portolan:
   socketExceptions: ['*mesh*']
-  reserveNodePorts: true
   maps: {memory: 1, sockets: 16}
 ";
-    let services = [
-        Service::new(1, "TCP", &[20, 21]),
-        Service::new(2, "UDP", &[21]),
-    ];
+    let both = Service::new(1, "TCP", &[20, 21]);
+    let services = [both, Service::new(2, "UDP", &[21])];
     let world = World::new(config, &services);
     a_full_table_of_sockets_is_counted(&world);
-    a_node_process_cannot_bind_a_served_node_port(&world);
     let mesh = world.cgroup.below("some-mesh").expect("a cgroup");
     let inner = mesh.below("inner").expect("a cgroup");
     // The agent searches for new cgroups once a second.
@@ -75,24 +71,6 @@ fn a_full_table_of_sockets_is_counted(world: &World) {
     world.expect_no_socket();
 }
 
-fn a_node_process_cannot_bind_a_served_node_port(world: &World) {
-    let bind = |from, to: &str| {
-        let bound = world.run(from, || TcpListener::bind(address(to)));
-        bound.map_err(|error| error.raw_os_error())
-    };
-    let taken = Some(libc::EADDRINUSE);
-    for to in ["0.0.0.0:30001", "[::]:30001", "192.168.40.2:30001"] {
-        assert_eq!(bind(From::Node, to).expect_err("taken"), taken, "{to}");
-        if !to.starts_with('1') {
-            assert!(bind(From::Pod, to).is_ok(), "a pod's own port: {to}");
-        }
-    }
-    assert!(bind(From::Node, "0.0.0.0:30002").is_ok(), "not served");
-    let other_protocol = world.run(From::Node, || UdpSocket::bind("0.0.0.0:30001"));
-    assert!(other_protocol.is_ok(), "served over TCP only");
-    assert_eq!(world.count(Counter::BindRefused), 3);
-}
-
 /// Returns name, id and program id of the pinned links of the socket hooks.
 fn links(world: &World) -> BTreeSet<(String, u32, u32)> {
     let folder = datapath::maps::pins::links_dir(world.agent.pin_dir());
@@ -108,8 +86,7 @@ fn links(world: &World) -> BTreeSet<(String, u32, u32)> {
 
 #[test]
 fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
-    let services =
-        [(1, "TCP"), (2, "UDP")].map(|(n, protocol)| Service::new(n, protocol, &[20, 21]));
+    let services = [(1, "TCP"), (2, "UDP")].map(|(n, name)| Service::new(n, name, &[20, 21]));
     let mut world = World::new("", &services);
     let mut conversations = Vec::new();
     for (balancing, before) in [
@@ -128,7 +105,7 @@ fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
         let loose_by = ask(&loose, vip(2)).by;
         conversations.push((open, (steady, steady_by), (loose, loose_by)));
         let before = links(&world);
-        assert_eq!(before.len(), 11);
+        assert_eq!(before.len(), 9);
         world.restart(balancing);
         for ((name, id, program), (_, new_id, new_program)) in before.iter().zip(&links(&world)) {
             assert_eq!(id, new_id, "{name} is the same link");

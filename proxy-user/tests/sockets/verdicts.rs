@@ -122,8 +122,7 @@ fn an_so_mark_set_by_a_process_is_kept_and_drops_no_packets(world: &World) {
     // Nothing leaves the node.
     assert!(world.count(Counter::DroppedByMark) > 0);
     drop(socket);
-    // The socket's datagrams are dropped until a connect to another address. That connect restores
-    // the process's own mark.
+    // The socket's datagrams are dropped until a connect elsewhere, which restores its own mark.
     let socket = marked(Type::DGRAM);
     socket.connect(&vip(3).into()).expect("silence is no error");
     socket.send(b"who?").expect("dropped on its way");

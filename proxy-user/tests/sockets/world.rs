@@ -16,7 +16,7 @@ use clap::ValueEnum;
 use datapath::read::{Reader, SocketRow};
 use ipnet::IpNet;
 use lab::node::{
-    agent::{Agent, Manifests, Options},
+    agent::{Agent, Options},
     bpffs,
     cgroup::Cgroup,
     netns::NetNs,
@@ -74,6 +74,7 @@ impl World {
             "link set lo up\nlink add uplink type veth peer name far\nlink set far up\nlink set uplink up\naddress add {NODE}/24 dev uplink\naddress add {NODE6}/64 dev uplink nodad\n"
         );
         node.ip(&(interfaces + &routers.concat())).expect("set up");
+        node.suit_conntrack().expect("nf_conntrack's parameters");
         node.set(&[
             ("ipv4/ip_forward", "1"),
             ("ipv6/conf/all/forwarding", "1"),
@@ -85,7 +86,7 @@ impl World {
         let cgroup = Cgroup::new().expect("a cgroup");
         let text = objects(1, services);
         let options = options(SocketBalancing::All, config, &cgroup);
-        let agent = Agent::start(node, &options, &Manifests::Text(&text));
+        let agent = Agent::start(node, &options, &text);
         let mut agent = agent.expect("an agent");
         if let Err(error) = agent.wait_for(1) {
             panic!("{error:#}: {:#?}", agent.log_tail(20));
@@ -135,10 +136,8 @@ impl World {
     /// Runs a function as if in a process of the pod or of the node. Sockets that it opens keep the
     /// network namespace and the cgroup.
     pub(crate) fn run<T>(&self, from: From, work: impl FnOnce() -> T) -> T {
-        self.cgroup
-            .inside(|| self.namespace(from).enter(work))
-            .expect("enter the cgroup")
-            .expect("enter the namespace")
+        let ran = self.cgroup.inside(|| self.namespace(from).enter(work));
+        ran.expect("enter the cgroup").expect("enter the namespace")
     }
 
     /// Opens a TCP connection.
@@ -195,21 +194,16 @@ static PODS: LazyLock<[IpNet; 2]> =
     LazyLock::new(|| ["10.40.0.0/16", "fd00:40::/48"].map(|range| range.parse().expect("a range")));
 
 /// Returns the options for an agent on this node.
-fn options<'a>(
-    socket_balancing: SocketBalancing,
-    config: &'a str,
-    cgroup: &'a Cgroup,
-) -> Options<'a> {
+fn options<'a>(balancing: SocketBalancing, config: &'a str, cgroup: &'a Cgroup) -> Options<'a> {
     Options {
         cluster_cidrs: &*PODS,
         config,
-        socket_balancing,
+        socket_balancing: balancing,
         ..Options::new(Path::new(BINARY), cgroup.path())
     }
 }
 
-/// Adds a pod with IPv4 and IPv6 to a node and returns its network namespace; `last` is the last
-/// number of its addresses.
+/// Adds a pod with IPv4 and IPv6 to a node; `last` is the last number of its addresses.
 fn join(node: &NetNs, last: u8) -> NetNs {
     let pod = NetNs::new("pod").expect("run as root");
     let addresses = [format!("10.40.1.{last}"), format!("fd00:40:0:1::{last}")];
@@ -222,9 +216,8 @@ fn join(node: &NetNs, last: u8) -> NetNs {
 fn serve(node: &NetNs, last: u8) -> NetNs {
     let pod = join(node, last);
     let everywhere = SocketAddr::new(IpAddr::from([0u16; 8]), PORT);
-    let (tcp, udp) = pod
-        .enter(|| (TcpListener::bind(everywhere), UdpSocket::bind(everywhere)))
-        .expect("enter the pod");
+    let bind = || (TcpListener::bind(everywhere), UdpSocket::bind(everywhere));
+    let (tcp, udp) = pod.enter(bind).expect("enter the pod");
     let (tcp, udp) = (tcp.expect("a listener"), udp.expect("a socket"));
     thread::spawn(move || {
         for stream in tcp.incoming().flatten() {

@@ -15,56 +15,38 @@ use anyhow::{Context, Result, bail};
 
 use super::{
     Tools,
-    layout::{CLUSTER_CIDR, CONTROL, DOMAIN, Namespace, SERVICE_CIDR, kubeconfig, pki},
+    layout::{CLUSTER_CIDR, CONTROL, DOMAIN, Namespace, SERVICE_CIDR, families, kubeconfig, pki},
 };
 use crate::{cargo, command, fs};
 
 /// Starts the control plane's processes that do not run, and waits until the API server answers.
 pub(super) fn start(tools: &Tools) -> Result<()> {
-    let start = |name: &str, arguments: &str| {
-        let line = format!("{} {arguments}", tools.kubernetes(name));
-        start_daemon(&CONTROL, name, line.split_whitespace())
-    };
-    let (pki, folder, address) = (pki(""), CONTROL.folder(), CONTROL.address);
-    let (pki, data) = (pki.display(), folder.join("etcd"));
-    let data = data.display();
-    start(
-        "etcd",
-        &format!("--unsafe-no-fsync --log-level error --data-dir {data}"),
-    )?;
-    start(
-        "kube-apiserver",
-        &format!(
-            "--etcd-servers=http://127.0.0.1:2379 --advertise-address={address} --secure-port=6443 \
-             --allow-privileged --authorization-mode=Node,RBAC \
-             --tls-cert-file={pki}apiserver.crt --tls-private-key-file={pki}apiserver.key --client-ca-file={pki}ca.crt \
-             --enable-admission-plugins=NodeRestriction --service-cluster-ip-range={SERVICE_CIDR} \
-             --service-account-issuer=https://kubernetes.default.svc.{DOMAIN} \
-             --service-account-signing-key-file={pki}sa.key --service-account-key-file={pki}sa.pub \
-             --kubelet-client-certificate={pki}kubelet-client.crt --kubelet-client-key={pki}kubelet-client.key \
-             --kubelet-preferred-address-types=InternalIP"
-        ),
-    )?;
-    let answers = || kubectl(tools, "get --raw /readyz").is_ok();
-    wait("the API server", &CONTROL, "kube-apiserver", answers)?;
-    start(
-        "kube-controller-manager",
-        &format!(
-            "--kubeconfig={pki}controller-manager.kubeconfig --leader-elect=false \
-             --use-service-account-credentials --root-ca-file={pki}ca.crt \
-             --service-account-private-key-file={pki}sa.key --cluster-cidr={CLUSTER_CIDR}"
-        ),
-    )?;
-    let scheduler = format!("--kubeconfig={pki}scheduler.kubeconfig --leader-elect=false");
-    start("kube-scheduler", &scheduler)?;
-    let (file, admin) = (folder.join("Corefile"), kubeconfig());
-    let kubernetes = format!("kubernetes {DOMAIN} in-addr.arpa ip6.arpa");
-    let options = format!(
-        "kubeconfig {}\npods insecure\nfallthrough in-addr.arpa ip6.arpa",
-        admin.display()
+    let processes = format!(
+        include_str!("../../cluster/control.txt"),
+        data = CONTROL.folder().join("etcd").display(),
+        pki = pki("").display(),
+        address = CONTROL.address,
+        services = families(SERVICE_CIDR),
+        pods = families(CLUSTER_CIDR),
+        domain = DOMAIN,
     );
-    let server = format!("bind {address}\nerrors\n{kubernetes} {{\n{options}\n}}\ncache 5");
-    fs::write(&file, format!(".:53 {{\n{server}\n}}\n"))?;
+    for process in processes.replace("\n  ", " ").lines() {
+        let (name, arguments) = process.split_once(' ').unwrap_or((process, ""));
+        let line = format!("{} {arguments}", tools.kubernetes(name));
+        start_daemon(&CONTROL, name, line.split_whitespace())?;
+        if name == "kube-apiserver" {
+            let answers = || kubectl(tools, "get --raw /readyz").is_ok();
+            wait("the API server", &CONTROL, name, answers)?;
+        }
+    }
+    let file = CONTROL.folder().join("Corefile");
+    let text = format!(
+        include_str!("../../cluster/Corefile"),
+        address = CONTROL.address,
+        domain = DOMAIN,
+        kubeconfig = kubeconfig().display(),
+    );
+    fs::write(&file, text)?;
     let line = format!("{} -conf {}", tools.coredns(), file.display());
     start_daemon(&CONTROL, "coredns", line.split_whitespace())
 }

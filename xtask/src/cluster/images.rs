@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use serde_json::json;
 
 use super::{Tools, control::run};
 use crate::{
@@ -45,10 +46,8 @@ pub(super) struct Archive {
 impl Archive {
     /// Returns the file's size and modification time, which change when it is written again.
     pub(super) fn version(&self) -> Result<String> {
-        let metadata = self
-            .file
-            .metadata()
-            .context("look at an archive of images")?;
+        let metadata = self.file.metadata();
+        let metadata = metadata.context("look at an archive of images")?;
         let modified = metadata.modified()?.duration_since(UNIX_EPOCH)?;
         Ok(format!("{} {}", metadata.len(), modified.as_nanos()))
     }
@@ -59,20 +58,12 @@ impl Archive {
 /// agnhost needs beside it: a DNS server to start, and a certificate for its HTTPS server. Of the
 /// images with Debian alone, one is for tests of DNS by glibc, and one has conntrack and iptables
 /// for those of kube-proxy. kube-proxy's own has the name in `xtask/cluster/kube-proxy.yaml`.
-const IMAGES: &str = "
-registry.k8s.io/pause:3.10.1 agnhost /agnhost pause
-registry.k8s.io/pause:3.10.2 agnhost /agnhost pause
-registry.k8s.io/e2e-test-images/agnhost:2.63.0 system,agnhost,beside /agnhost pause
-registry.k8s.io/e2e-test-images/busybox:1.37.0-1 system - sh
-registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0 system - sh
-registry.k8s.io/build-image/distroless-iptables:v0.9.6 system - sh
-registry.k8s.io/kube-proxy:v1.36.3 system,usr/local/bin/kube-proxy /usr/local/bin/kube-proxy -
-registry.k8s.io/e2e-test-images/regression-issue-74839:1.4 regression-issue-74839 /regression-issue-74839 -";
+const IMAGES: &str = include_str!("../../cluster/images.txt");
 
 /// Builds the images that Kubernetes' e2e tests start, once per user of this machine.
 pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
     let cache = setup::cache_dir()?;
-    let rows = IMAGES.trim().lines();
+    let rows = IMAGES.lines();
     let rows: Vec<Vec<_>> = rows.map(|line| line.split(' ').collect()).collect();
     let archive = Archive {
         name: "tests",
@@ -105,6 +96,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
             layers.insert(path, Blob::of_file(path, &program)?);
         }
     }
+    let labels = json!({});
     let words = |word: &'static str| word.split(',').filter(|word| *word != "-").collect();
     let images = rows.iter().map(|row| Image {
         name: row[0],
@@ -112,7 +104,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
         layers: row[1].split(',').map(|path| &layers[path]).collect(),
         entrypoint: words(row[2]),
         arguments: words(row[3]),
-        labels: &[],
+        labels: &labels,
     });
     fs::replace(&archive.file, oci::archive(&images.collect::<Vec<_>>())?)?;
     Ok(archive)
@@ -121,13 +113,14 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
 /// Builds the images that the Gateway API's conformance suite starts, from its echo server.
 pub(super) fn of_gateways(echo: &Path) -> Result<Archive> {
     let layer = Blob::of_file("echo-basic", &fs::read(echo)?)?;
+    let labels = json!({});
     let images = ECHO.map(|name| Image {
         name,
         arch: Arch::OWN,
         layers: vec![&layer],
         entrypoint: vec!["/echo-basic"],
         arguments: Vec::new(),
-        labels: &[],
+        labels: &labels,
     });
     let file = setup::cache_dir()?.join("cluster-images-gateway.tar");
     fs::replace(&file, oci::archive(&images)?)?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names, addresses, folders and network namespaces of the cluster. `cluster up` builds the cluster
-//! with them, and `cluster down` finds it by them. The files in xtask/cluster have some of them,
-//! too.
+//! Names, addresses, folders and network namespaces of the cluster, by which `cluster up` builds it
+//! and `cluster down` finds it. The files in xtask/cluster have some of them, too.
 
 use std::{
+    net::{Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -82,6 +82,34 @@ impl Namespace {
     }
 }
 
+/// Returns the file that says whether the cluster is a dual-stack one.
+pub(super) fn dual_stack() -> PathBuf {
+    CONTROL.folder().join("dual-stack")
+}
+
+pub(super) fn is_dual_stack() -> bool {
+    std::fs::read_to_string(dual_stack()).is_ok_and(|text| text == "true")
+}
+
+/// Returns an address or a range, in a dual-stack cluster with that of IPv6 behind a comma.
+pub(super) fn families(v4: &str) -> String {
+    match v6(v4) {
+        Some(v6) => format!("{v4},{v6}"),
+        None => v4.to_owned(),
+    }
+}
+
+/// Returns the IPv6 address or range with the last four bytes of one of IPv4, if dual-stack.
+fn v6(v4: &str) -> Option<String> {
+    let (address, length) = v4.split_once('/').unwrap_or((v4, "32"));
+    let bits = address.parse::<Ipv4Addr>().ok()?.to_bits();
+    let v6 = Ipv6Addr::from_bits((0xfd00 << 112) | u128::from(bits));
+    let length = length.parse::<u8>().ok()? + 96;
+    let text = format!("{v6}/{length}");
+    let text = text.strip_suffix("/128").unwrap_or(&text);
+    is_dual_stack().then(|| text.to_owned())
+}
+
 /// Returns the URL of the API server.
 pub(super) fn server() -> String {
     format!("https://{}:6443", CONTROL.address)
@@ -124,8 +152,7 @@ fn mounts(kind: &str) -> Result<String> {
     command::output(&mut command::of("findmnt", &words), "list mounts")
 }
 
-/// Builds the namespaces. `joins_pods`: the nodes get routes to each other's pods. The control
-/// plane always has them.
+/// Builds the namespaces. `joins_pods`: the nodes get routes to pods, as the control plane has.
 pub(super) fn build_network(joins_pods: bool) -> Result<()> {
     ip(&format!("netns add {SWITCH}"))?;
     ip(&format!("-n {SWITCH} link add switch type bridge"))?;
@@ -137,15 +164,25 @@ pub(super) fn build_network(joins_pods: bool) -> Result<()> {
         for node in NODES.iter().filter(|node| node.place != place) {
             let (netns, pods, via) = (place.netns(), node.pods, node.place.address);
             ip(&format!("-n {netns} route add {pods} via {via}"))?;
+            if let (Some(pods), Some(via)) = (v6(pods), v6(via)) {
+                ip(&format!("-n {netns} route add {pods} via {via}"))?;
+            }
         }
     }
     for node in &NODES {
         let (netns, gateway) = (node.place.netns(), CONTROL.address);
         // Packets to unknown addresses need a route. Their gateway does not forward them.
         ip(&format!("-n {netns} route add default via {gateway}"))?;
-        // kubeadm requires both settings on a node. A kernel without bridge filtering lacks the
-        // second one.
-        for setting in ["net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables"] {
+        if let Some(gateway) = v6(gateway) {
+            ip(&format!("-6 -n {netns} route add default via {gateway}"))?;
+        }
+        // kubeadm requires these on a node. A kernel without bridge filtering lacks the last two.
+        for setting in [
+            "net/ipv4/ip_forward",
+            "net/ipv6/conf/all/forwarding",
+            "net/bridge/bridge-nf-call-iptables",
+            "net/bridge/bridge-nf-call-ip6tables",
+        ] {
             let set = format!("test ! -e /proc/sys/{setting} || echo 1 > /proc/sys/{setting}");
             let net = format!("--net=/run/netns/{netns}");
             run(Command::new("nsenter").args([&net, "sh", "-c", &set]))?;
@@ -162,7 +199,11 @@ fn plug(place: &Namespace) -> Result<()> {
         "-n {SWITCH} link add {name} type veth peer name eth0 netns {netns}"
     ))?;
     ip(&format!("-n {SWITCH} link set {name} master switch up"))?;
-    ip(&format!("-n {netns} address add {address}/24 dev eth0"))?;
+    let address = format!("{address}/24");
+    ip(&format!("-n {netns} address add {address} dev eth0"))?;
+    if let Some(address) = v6(&address) {
+        ip(&format!("-n {netns} address add {address} dev eth0 nodad"))?;
+    }
     ip(&format!("-n {netns} link set eth0 up"))
 }
 

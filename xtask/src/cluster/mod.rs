@@ -40,6 +40,9 @@ pub(crate) enum Action {
         /// The pod network [default: the present cluster's, else bridge]
         #[arg(long, value_enum)]
         cni: Option<Cni>,
+        /// Give nodes, pods and services addresses of IPv6, too, with the pod network bridge
+        #[arg(long, conflicts_with = "cni")]
+        dual_stack: bool,
     },
     /// Stop everything and remove it
     Down,
@@ -47,7 +50,11 @@ pub(crate) enum Action {
 
 pub(crate) fn run(action: &Action) -> Result<()> {
     match action {
-        Action::Up { proxy, cni } => up(*proxy, *cni),
+        Action::Up {
+            proxy,
+            cni,
+            dual_stack,
+        } => up(*proxy, *cni, *dual_stack),
         Action::Down => down(),
     }
 }
@@ -58,7 +65,14 @@ fn step<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     run().with_context(|| what.to_owned())
 }
 
-fn up(proxy: Proxy, cni: Option<Cni>) -> Result<()> {
+fn up(proxy: Proxy, cni: Option<Cni>, dual_stack: bool) -> Result<()> {
+    if !layout::has_network() {
+        fs::write(layout::dual_stack(), dual_stack.to_string())?;
+    }
+    ensure!(
+        layout::is_dual_stack() || !dual_stack,
+        "this cluster has IPv4 only, and it stays so: `cargo xtask cluster down` first"
+    );
     let cni = node::choose_cni(cni, layout::has_network())?;
     let tools = step("programs (0 s, the first time 15 min)", Tools::find)?;
     let tests = step("images (0 s, the first time 1 min)", || {
@@ -130,10 +144,8 @@ fn down() -> Result<()> {
         fs::write(cgroup.join("cgroup.kill"), "1")?;
         let deadline = Instant::now() + Duration::from_secs(30);
         while fs::read_to_string(cgroup.join("cgroup.events"))?.contains("populated 1") {
-            ensure!(
-                Instant::now() < deadline,
-                "the processes in {cgroup:?} do not end"
-            );
+            let may_wait = Instant::now() < deadline;
+            ensure!(may_wait, "the processes in {cgroup:?} do not end");
             sleep(Duration::from_millis(100));
         }
         remove_cgroups(&cgroup)?;
@@ -159,8 +171,7 @@ fn remove_cgroups(folder: &Path) -> Result<()> {
 const NODE_PROGRAMS: &str =
     "kube-controller-manager kube-scheduler kubelet kube-proxy agnhost regression-issue-74839";
 
-/// Programs that the cluster's nodes or xtask start. A CNI plugin has its full path, because
-/// iproute2 also has a program `bridge`.
+/// Programs of nodes and xtask. A CNI plugin has its full path: iproute2 also has a `bridge`.
 const PACKAGES: &str = "runc /usr/lib/cni/bridge=containernetworking-plugins debootstrap \
     nsenter=util-linux iptables nft=nftables conntrack";
 

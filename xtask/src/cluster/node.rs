@@ -13,7 +13,7 @@ use super::{
     Tools,
     control::{self, HOLDER, inside, kubectl, run, wait},
     images::{Archive, PAUSE},
-    layout::{self, CLUSTER_CIDR, NODES, Node, RUN, SERVICE_CIDR, kubeconfig, pki},
+    layout::{self, CLUSTER_CIDR, NODES, Node, RUN, SERVICE_CIDR, families, kubeconfig, pki},
     name, note, noted,
 };
 use crate::{
@@ -24,15 +24,7 @@ use crate::{
 /// A shell script whose process keeps a node's namespaces. It sets the host name and mounts a BPF
 /// file system and a cgroup2 hierarchy whose root is the node's cgroup. The container runtime
 /// creates its cgroups below this root, and the DaemonSet attaches the socket hooks to it.
-const HOLD: &str = "set -e
-mount --make-rshared /
-hostname \"$1\"
-mount -t bpf bpffs /sys/fs/bpf
-umount \"$2\"
-mount -t cgroup2 cgroup2 \"$2\"
-mkdir -p \"$3\"
-mount --bind \"$2\" \"$3\"
-exec sleep infinity";
+const HOLD: &str = include_str!("../../cluster/hold.sh");
 
 /// Returns where a node's own cgroup2 hierarchy is mounted: the same path in each node's mounts.
 fn cgroup_mount() -> PathBuf {
@@ -48,10 +40,8 @@ fn run_folder(node: &Node) -> String {
 pub(super) fn start_runtime(tools: &Tools, node: &Node) -> Result<()> {
     let (place, folder) = (&node.place, node.place.folder());
     fs::create_dir_all(cgroup_mount())?;
-    let (cgroups, mount) = (
-        layout::cgroup2_root()?,
-        cgroup_mount().display().to_string(),
-    );
+    let cgroups = layout::cgroup2_root()?;
+    let mount = cgroup_mount().display().to_string();
     let namespaces = ["unshare", "--mount", "--uts", "--cgroup"];
     let script = ["sh", "-c", HOLD, HOLDER, place.name, &cgroups, &mount];
     control::start_daemon(place, HOLDER, namespaces.iter().chain(&script))?;
@@ -92,7 +82,7 @@ pub(super) fn import(tools: &Tools, node: &Node, archive: &Archive) -> Result<()
     fs::write(&marker, &version)
 }
 
-fn ctr(tools: &Tools, node: &Node, arguments: &[&str]) -> Result<String> {
+pub(super) fn ctr(tools: &Tools, node: &Node, arguments: &[&str]) -> Result<String> {
     run(inside(&node.place)?
         .arg(tools.containerd("ctr"))
         .arg("--address")
@@ -115,11 +105,12 @@ pub(super) fn start_kubelet(tools: &Tools, node: &Node) -> Result<()> {
     fs::write(&config, text)?;
     // The nodes have no DNS resolver, so names outside of the cluster cannot be resolved.
     fs::write(folder.join("resolv.conf"), "")?;
-    let (name, address, zone) = (node.place.name, node.place.address, node.zone);
+    let (name, zone) = (node.place.name, node.zone);
+    let addresses = families(node.place.address);
     let kubeconfig = pki(&format!("{name}.kubeconfig"));
     let command = format!(
         "env PATH={} {} --config={} --kubeconfig={} --root-dir={} --cert-dir={} \
-         --hostname-override={name} --node-ip={address} --node-labels=topology.kubernetes.io/zone={zone}",
+         --hostname-override={name} --node-ip={addresses} --node-labels=topology.kubernetes.io/zone={zone}",
         tools.path(),
         tools.kubernetes("kubelet"),
         config.display(),
@@ -169,12 +160,12 @@ pub(super) fn choose_cni(wanted: Option<Cni>, stands: bool) -> Result<Cni> {
 pub(super) fn start_cni(tools: &Tools, cni: Cni) -> Result<()> {
     for node in &NODES {
         let name = node.place.name;
-        kubectl(
-            tools,
-            &format!("wait --for=create node/{name} --timeout=90s"),
-        )?;
-        let range = json!({"spec": {"podCIDR": node.pods, "podCIDRs": [node.pods]}});
-        kubectl(tools, &format!("patch node {name} --patch {range}"))?;
+        let known = format!("wait --for=create node/{name} --timeout=90s");
+        kubectl(tools, &known)?;
+        let ranges = families(node.pods);
+        let ranges: Vec<_> = ranges.split(',').collect();
+        let patch = json!({"spec": {"podCIDR": node.pods, "podCIDRs": ranges}});
+        kubectl(tools, &format!("patch node {name} --patch {patch}"))?;
     }
     // kube-router masquerades packets to nodes whose ranges it did not find at its start.
     for node in &NODES {
@@ -242,13 +233,14 @@ fn file(node: &Node) -> PathBuf {
 }
 
 /// Writes the configuration that the container runtime reads: the plugin bridge. Without one a node
-/// is not ready. kube-router and flannel masquerade themselves. An `mtu` of 0 is the
-/// kernel's default.
+/// is not ready. kube-router and flannel masquerade themselves. An `mtu` of 0 is the default.
 fn configure(node: &Node, name: &str, mtu: u32) -> Result<()> {
+    let ranges = families(node.pods);
+    let ranges = ranges.split(',').map(|range| json!([{"subnet": range}]));
     let bridge = json!({
         "type": "bridge", "bridge": name, "isGateway": true, "isDefaultGateway": true, "hairpinMode": true,
         "ipam": {
-            "type": "host-local", "ranges": [[{"subnet": node.pods}]],
+            "type": "host-local", "ranges": ranges.collect::<Vec<_>>(),
             "dataDir": node.place.folder().join("cni-addresses"),
         },
         "mtu": mtu,

@@ -14,7 +14,7 @@ use super::layout::{API_SERVICE, CONTROL, DOMAIN, NODES, pki, server};
 use crate::fs;
 
 /// Kubernetes' group of administrators.
-const ADMINISTRATORS: &str = "system:masters";
+const ADMINS: &str = "system:masters";
 
 /// Writes all keys, certificates and kubeconfigs, unless an earlier call has written them.
 pub(super) fn build() -> Result<()> {
@@ -46,12 +46,8 @@ pub(super) fn build() -> Result<()> {
     for (file, user, group) in [
         ("controller-manager", "system:kube-controller-manager", ""),
         ("scheduler", "system:kube-scheduler", ""),
-        (
-            "kubelet-client",
-            "kube-apiserver-kubelet-client",
-            ADMINISTRATORS,
-        ),
-        ("admin", "admin", ADMINISTRATORS),
+        ("kubelet-client", "kube-apiserver-kubelet-client", ADMINS),
+        ("admin", "admin", ADMINS),
     ] {
         write(&issuer, file, user, group, &[])?;
     }
@@ -77,8 +73,7 @@ fn write(
     fs::write(at("kubeconfig"), kubeconfig(&cluster, &user))
 }
 
-/// Returns what all certificates have in common. Kubernetes takes a certificate's common name as
-/// the user and its organization as the group.
+/// Returns a certificate's parameters. Kubernetes takes common name and organization as these two.
 fn params(user: &str, group: &str, names: &[String]) -> Result<CertificateParams> {
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = DistinguishedName::new();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Installs the cluster's proxy: portolan as a user would install it, or kube-proxy. Called by
-//! `cluster up`.
+//! Installs the cluster's proxy, for `cluster up`: portolan as a user would, or kube-proxy.
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -9,7 +8,7 @@ use super::{
     Tools,
     control::{apply, kubectl},
     images,
-    layout::NODES,
+    layout::{CLUSTER_CIDR, NODES, families},
     node, note, noted,
 };
 
@@ -82,9 +81,15 @@ fn wait_for_end(tools: &Tools, label: &str) -> Result<()> {
     system(tools, &wait).map(drop)
 }
 
+/// Writes kube-proxy's ConfigMap.
+fn configure(tools: &Tools, mode: &str) -> Result<()> {
+    let map = CONFIG_MAP.replace("MODE", mode);
+    apply(tools, &map.replace("PODS", &families(CLUSTER_CIDR)))
+}
+
 /// Installs kube-proxy in this mode, as kubeadm does. Its start removes rules of other modes.
 fn start_kube_proxy(tools: &Tools, mode: &str) -> Result<()> {
-    apply(tools, &CONFIG_MAP.replace("MODE", mode))?;
+    configure(tools, mode)?;
     kubectl(tools, &format!("apply -f {MANIFESTS}"))?;
     // A patch may have excluded kube-proxy from all nodes, and `apply` would not undo that.
     kubectl(tools, &format!("replace -f {MANIFESTS}"))?;
@@ -98,7 +103,7 @@ fn start_portolan(tools: &Tools) -> Result<()> {
     }
     kubectl(tools, &format!("{DELETE} -k {EMERGENCY}"))?;
     kubectl(tools, "label nodes --all portolan.dev/proxy-")?;
-    apply(tools, &CONFIG_MAP.replace("MODE", ""))?;
+    configure(tools, "")?;
     kubectl(tools, &format!("apply -k {OVERLAY}"))?;
     restart_portolan(tools)
 }

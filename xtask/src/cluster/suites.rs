@@ -39,6 +39,13 @@ const POLICIES: (&str, &str, u32) = (
     3,
 );
 
+/// Matches the e2e tests of two address families, and those of them that need SCTP.
+const DUAL_STACK: (&str, &str, u32) = (
+    r"\[Feature:IPv6DualStack\]",
+    r"\[Disruptive\]|SCTPConnectivity",
+    PROCS,
+);
+
 /// e2e tests that cannot run in this cluster: part of the name, and the reason.
 const LEFT_OUT: [(&str, &str); 2] = [
     (
@@ -60,6 +67,10 @@ pub(crate) struct E2e {
     /// them: `cargo xtask cluster up --cni kube-router`
     #[arg(long, conflicts_with = "focus")]
     policies: bool,
+    /// Run the tests of two address families instead, in the cluster of `cargo xtask cluster up
+    /// --dual-stack`
+    #[arg(long, conflicts_with_all = ["focus", "policies"])]
+    dual_stack: bool,
 }
 
 pub(crate) fn e2e(arguments: &E2e) -> Result<()> {
@@ -73,7 +84,12 @@ pub(crate) fn e2e(arguments: &E2e) -> Result<()> {
         (focus, skip, procs) = POLICIES;
         what += "-policies";
     }
+    if arguments.dual_stack {
+        (focus, skip, procs) = DUAL_STACK;
+        what += "-dual-stack";
+    }
     let left_out = LEFT_OUT.map(|(name, _)| name).join("|");
+    let client = programs.join("kubectl");
     let mut command = control::beside(&programs.join("ginkgo"));
     command
         .arg(format!("--procs={procs}"))
@@ -86,10 +102,7 @@ pub(crate) fn e2e(arguments: &E2e) -> Result<()> {
         .args(["--", "--provider=skeleton"])
         .arg(format!("--num-nodes={}", NODES.len()))
         .arg(format!("--kubeconfig={}", kubeconfig().display()))
-        .arg(format!(
-            "--kubectl-path={}",
-            programs.join("kubectl").display()
-        ));
+        .arg(format!("--kubectl-path={}", client.display()));
     let verdict = run(&mut command, &what, &folder.join(format!("{what}.log")));
     for (name, reason) in LEFT_OUT {
         println!("left out: {name}: {reason}");
@@ -118,15 +131,7 @@ const START: &str = "198.51.100.";
 
 /// The suite's arguments. Left out are tests that need an HTTP proxy, though only the feature
 /// Gateway is asked for: their Gateways have HTTP or HTTPS listeners, which must be accepted.
-const ARGUMENTS: &str = concat!(
-    "-test.v -test.timeout=60m --gateway-class=portolan --conformance-profiles=GATEWAY-TCP,GATEWAY-UDP ",
-    "--skip-tests=GatewayInvalidRouteKind,GatewayInvalidTLSConfiguration,GatewayListenerUnsupportedProtocol,",
-    "GatewayModifyListeners,GatewaySecretInvalidReferenceGrant,GatewaySecretMissingReferenceGrant,",
-    "GatewaySecretReferenceGrantAllInNamespace,GatewaySecretReferenceGrantSpecific ",
-    "--organization=portolan --project=portolan --url=https://portolan.dev --contact=@portolan ",
-    "--mode=default --version=",
-    env!("CARGO_PKG_VERSION")
-);
+const ARGUMENTS: &str = include_str!("../../cluster/gateway.txt");
 
 pub(crate) fn gateway() -> Result<()> {
     let tools = standing()?;
@@ -153,18 +158,22 @@ pub(crate) fn gateway() -> Result<()> {
     let folder = cargo::root().join("target/gateway");
     fs::create_dir_all(&folder)?;
     let (log, report) = (folder.join("conformance.log"), folder.join("report.yaml"));
+    let arguments = ARGUMENTS.replace("VERSION", env!("CARGO_PKG_VERSION"));
     let mut command = control::beside(&programs.join("conformance.test"));
     command
-        .args(ARGUMENTS.split(' '))
+        .args(arguments.split_whitespace())
         .arg(format!("--report-output={}", report.display()))
         .env("KUBECONFIG", kubeconfig());
     let ended = AtomicBool::new(false);
     scope(|scope| {
-        scope.spawn(|| give_addresses(&tools, &ended));
+        let giver = scope.spawn(|| give_addresses(&tools, &ended));
         let verdict = run(&mut command, "gateway", &log);
         ended.store(true, Ordering::Relaxed);
         println!("report: {}", report.display());
-        verdict
+        verdict?;
+        let has_killed = giver.join().unwrap_or(false);
+        ensure!(has_killed, "the controller that writes was not killed");
+        Ok(())
     })
 }
 
@@ -172,14 +181,34 @@ pub(crate) fn gateway() -> Result<()> {
 const KILL: u32 = 5;
 
 /// Stands for a load balancer: gives an address to each Service that wants one, until the tests
-/// have ended.
-fn give_addresses(tools: &Tools, ended: &AtomicBool) {
-    let mut next = 1;
+/// have ended. Returns whether the controller that writes was killed meanwhile.
+fn give_addresses(tools: &Tools, ended: &AtomicBool) -> bool {
+    let (mut next, mut has_killed) = (1, false);
     while !ended.load(Ordering::Relaxed) {
         // While objects come and go, a request may fail; the next round sees the others.
         _ = give_round(tools, &mut next);
+        if next >= KILL && !has_killed {
+            has_killed = kill_writer(tools).is_ok();
+        }
         sleep(Duration::from_millis(500));
     }
+    has_killed
+}
+
+/// Kills the controller that holds the lease, which by SIGTERM would give it up; another follows.
+fn kill_writer(tools: &Tools) -> Result<()> {
+    let holder = "get lease portolan-controller -o=jsonpath={.spec.holderIdentity}";
+    let holder = proxy::system(tools, holder)?;
+    let at = "-o=jsonpath={.spec.nodeName}/{.status.containerStatuses[0].containerID}";
+    let at = proxy::system(tools, &format!("get pod {holder} {at}"))?;
+    let (name, id) = at.split_once("/containerd://").context("no container")?;
+    let mut nodes = NODES.iter();
+    let node = nodes.find(|node| node.place.name == name);
+    let kill = ["tasks", "kill", "--signal", "SIGKILL", id];
+    node::ctr(tools, node.context("no such node")?, &kill)?;
+    let deleted = proxy::system(tools, &format!("delete pod {holder} --force"))?;
+    println!("killed: {}", deleted.trim());
+    Ok(())
 }
 
 fn give_round(tools: &Tools, next: &mut u32) -> Result<()> {
@@ -197,12 +226,6 @@ fn give_round(tools: &Tools, next: &mut u32) -> Result<()> {
         let patch = format!("--subresource=status --type=merge --patch {patch}");
         let patch = format!("patch service {name} -n {namespace} {patch}");
         kubectl(tools, &patch)?;
-        if *next == KILL {
-            let holder = "get lease portolan-controller -o=jsonpath={.spec.holderIdentity}";
-            let holder = proxy::system(tools, holder)?;
-            let killed = proxy::system(tools, &format!("delete pod {holder} --force"))?;
-            println!("{killed}");
-        }
     }
     Ok(())
 }

@@ -38,43 +38,40 @@ pub(crate) fn check(filter: &[String], builds: bool, seen: &mut Stage) -> Result
     let helm = || Helm::new(go::program("helm", "helm")?);
     let kubectl = Kubectl(programs.join("kubectl"));
     let server = || Server::start(&programs);
+    let same = || objects::same(&helm()?, &kubectl);
+    let ports = || objects::ports(&helm()?);
+    let affinity = || objects::affinity(&helm()?, &kubectl);
+    let refused = || objects::refused(&helm()?);
+    let releases = || objects::releases(&helm()?, &kubectl);
+    let plugin = || plugin::check(&server()?, &kubectl.0);
+    let nodes = || {
+        let controllers = go::program("kubernetes", CONTROLLERS)?;
+        live::nodes(server()?, &kubectl, &helm()?, &controllers)
+    };
     let tests: [Test<'_>; 8] = [
         (
             "kubectl_apply_gives_the_objects_of_the_chart",
             has_helm,
-            &|| objects::same(&helm()?, &kubectl),
+            &same,
         ),
         ("versions_are_the_projects", true, &objects::versions),
-        ("ports_and_probes_follow_the_settings", has_helm, &|| {
-            objects::ports(&helm()?)
-        }),
+        ("ports_and_probes_follow_the_settings", has_helm, &ports),
         (
             "node_affinity_of_the_values_is_kept_and_ours_added_to_each_term",
             has_helm,
-            &|| objects::affinity(&helm()?, &kubectl),
+            &affinity,
         ),
-        ("wrong_values_are_refused_by_name", has_helm, &|| {
-            objects::refused(&helm()?)
-        }),
+        ("wrong_values_are_refused_by_name", has_helm, &refused),
         (
             "an_upgrade_replaces_pods_and_a_release_that_drains_stands_beside_another",
             has_helm,
-            &|| objects::releases(&helm()?, &kubectl),
+            &releases,
         ),
-        ("the_plugin_asks_the_nodes_of_both_ends", true, &|| {
-            plugin::check(&server()?, &kubectl.0)
-        }),
+        ("the_plugin_asks_the_nodes_of_both_ends", true, &plugin),
         (
             "a_nodes_label_moves_it_to_portolan_and_back_and_no_node_is_without_a_proxy",
             has_all,
-            &|| {
-                live::nodes(
-                    server()?,
-                    &kubectl,
-                    &helm()?,
-                    &go::program("kubernetes", CONTROLLERS)?,
-                )
-            },
+            &nodes,
         ),
     ];
     for (name, may_run, test) in tests {
@@ -89,10 +86,8 @@ pub(crate) fn check(filter: &[String], builds: bool, seen: &mut Stage) -> Result
         let start = Instant::now();
         let result = test();
         let state = if result.is_ok() { "ok" } else { "FAILED" };
-        println!(
-            "test {name} ... {state} ({:.1} s)",
-            start.elapsed().as_secs_f64()
-        );
+        let seconds = start.elapsed().as_secs_f64();
+        println!("test {name} ... {state} ({seconds:.1} s)");
         match result {
             Ok(()) => seen.tally.passed += 1,
             Err(error) => {
@@ -130,10 +125,8 @@ mod tests {
             let text = fs::read_to_string(folder(file)).expect("a file");
             let mut lines = text.lines();
             let words = lines.find_map(|line| line.trim().strip_prefix(start));
-            let words = words
-                .expect("the line")
-                .trim_end_matches(']')
-                .replace(',', "");
+            let words = words.expect("the line").trim_end_matches(']');
+            let words = words.replace(',', "");
             let names = words.split(' ').map(|word| word.trim_start_matches("CAP_"));
             names.map(str::to_owned).collect()
         };

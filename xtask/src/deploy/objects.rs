@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Renders the chart and the kustomize folders of `deploy/` to objects, by helm and kubectl, and
-//! tests what must hold of them.
+//! Tests the objects of the chart and of the folders in `deploy/`, rendered by helm and kubectl.
 
 use std::{
     collections::BTreeMap,
@@ -105,10 +104,9 @@ impl Helm {
         command::output(&mut command, &format!("helm {words} {values}"))
     }
 
-    /// Returns the YAML of the objects that the chart renders with these values, without those of
-    /// `helm test`.
+    /// Returns the YAML of the objects that the chart renders with these values, without its hooks.
     pub(super) fn template(&self, values: &[&str]) -> Result<String> {
-        self.run("template portolan --skip-tests ./chart", values)
+        self.run("template portolan --no-hooks ./chart", values)
     }
 
     pub(super) fn objects(&self, kubectl: &Kubectl, values: &[&str]) -> Result<Objects> {
@@ -116,8 +114,7 @@ impl Helm {
     }
 }
 
-/// Tests that `kubectl apply -k deploy`, and the folder of `cargo xtask cluster`, give the objects
-/// of the chart.
+/// Tests that `kubectl apply -k deploy`, and the cluster's overlay, give the objects of the chart.
 pub(super) fn same(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     let cluster = [
         "kubeProxyConfigMap=kube-proxy",
@@ -144,22 +141,16 @@ pub(super) fn same(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
 
 /// Tests that ports follow the addresses in the settings, and probes a value of their own.
 pub(super) fn ports(helm: &Helm) -> Result<()> {
-    const ANYWHERE: [&str; 2] = [
-        "settings.healthzBindAddress=0.0.0.0",
-        "settings.metricsBindAddress=::1",
-    ];
-    const OTHERS: [&str; 3] = [
-        "settings.healthzBindAddress=127.0.0.1:20256",
-        "settings.metricsBindAddress=[::]:20249",
-        "probeAddress=[::1]:20247",
-    ];
-    const CASES: [(&[&str], [u16; 3], &str); 3] = [
-        (&[], [10256, 10249, 10247], "127.0.0.1"),
-        (&ANYWHERE, [10256, 10249, 10247], "127.0.0.1"),
-        (&OTHERS, [20256, 20249, 20247], "::1"),
-    ];
-    for (values, ports, host) in CASES {
-        let text = helm.template(&[&[ADDRESS], values].concat())?;
+    const ANYWHERE: &str = "settings.healthzBindAddress=0.0.0.0 settings.metricsBindAddress=::1";
+    const OTHERS: &str = "settings.healthzBindAddress=127.0.0.1:20256 \
+        settings.metricsBindAddress=[::]:20249 probeAddress=[::1]:20247";
+    for (values, ports, host) in [
+        ("", [10256, 10249, 10247], "127.0.0.1"),
+        (ANYWHERE, [10256, 10249, 10247], "127.0.0.1"),
+        (OTHERS, [20256, 20249, 20247], "::1"),
+    ] {
+        let values: Vec<_> = values.split_whitespace().collect();
+        let text = helm.template(&[&[ADDRESS], &values[..]].concat())?;
         for port in ports {
             let line = format!("containerPort: {port}, hostPort: {port}");
             ensure!(text.contains(&line), "no {line}: {text}");
@@ -232,6 +223,13 @@ pub(super) fn releases(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
         let fits = keys.all(|key| first.contains_key(key) != is_beside);
         ensure!(fits && is_same != is_beside, "{mode}: {:?}", objects.keys());
     }
+    // What serves is not uninstalled, because the programs would stay.
+    for (mode, refuses) in [("run", true), ("drain", false), ("drain-labelled", false)] {
+        let words = "template portolan --skip-tests ./chart";
+        let with_hooks = helm.run(words, &[ADDRESS, &format!("mode={mode}")])?;
+        let has = with_hooks.contains("helm.sh/hook: pre-delete");
+        ensure!(has == refuses, "{mode}: {with_hooks}");
+    }
     Ok(())
 }
 
@@ -242,35 +240,17 @@ fn daemon_set(objects: &Objects) -> Result<&Value> {
 
 /// Tests that helm refuses values, by name: by a rule of the templates, and by the schema.
 pub(super) fn refused(helm: &Helm) -> Result<()> {
-    const SERVER: &str = "apiServer=https://192.0.2.1:6443";
-    const CASES: [(&[&str], &str); 7] = [
-        (&[], "apiServer"),
-        (&[SERVER], "settings.clusterCIDR"),
-        (
-            &[ADDRESS, "kubeProxyConfigMap=kube-proxy"],
-            "exclude each other",
-        ),
-        (
-            &[ADDRESS, "gatewayServices=true"],
-            "gatewayServices needs gatewayAPI",
-        ),
-        (
-            &[ADDRESS, "gatewayServices=true", "gatewayAPI=true"],
-            "gatewayServices needs controller.enabled",
-        ),
-        (&[ADDRESS, "mode=walk"], "/mode"),
-        (&[ADDRESS, "toleration=none"], "toleration"),
-    ];
-    for (values, named) in CASES {
-        let error = helm.template(values).err();
-        let error = error.with_context(|| format!("{values:?} is taken"))?;
+    for row in include_str!("../../deploy/refused.txt").lines() {
+        let (values, named) = row.split_once(" | ").unwrap_or_default();
+        let values = values.replace("ADDRESS", ADDRESS);
+        let words: Vec<_> = values.split_whitespace().collect();
+        let error = helm.template(&words).err();
+        let error = error.with_context(|| format!("{values} is taken"))?;
         let text = format!("{error:#}");
         // The error begins with the command itself, which also contains the value.
         let answer = text.split_once("Error:").map_or("", |(_, answer)| answer);
-        ensure!(
-            answer.contains(named),
-            "{values:?}: {named} is not in {text}"
-        );
+        let is_named = answer.contains(named);
+        ensure!(is_named, "{values}: {named} is not in {text}");
     }
     Ok(())
 }

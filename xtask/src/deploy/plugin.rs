@@ -16,26 +16,9 @@ use tempfile::TempDir;
 use super::{folder, server::Server};
 use crate::{command, fs};
 
-/// Shell code that replaces `kubectl exec`: it prints pod and arguments, for `flows` in two lines;
-/// `portolan-c` fails, and `portolan-o` leaves the answer open.
-const EXEC: &str = r#"
-case "$*" in
-*" exec "*)
-    pod=${*#* exec }
-    pod=${pod%% *}
-    asked=${*#* /portolan }
-    echo "$pod was asked: $asked"
-    case "$asked" in flows*) echo "second line" ;; esac
-    if [ "$pod" = portolan-c ]; then
-        echo "broken" >&2
-        echo "command terminated with exit code 3" >&2
-        exit 3
-    fi
-    if [ "$pod" = portolan-o ]; then exit 4; fi
-    exit 0
-    ;;
-esac
-"#;
+/// Shell code that replaces `kubectl exec`: it prints pod and arguments, for `flows` in two lines,
+/// and what `status` and `test` print; `portolan-c` fails, and `portolan-o` leaves the answer open.
+const EXEC: &str = include_str!("../../deploy/exec.sh");
 
 /// A folder with a replacement for kubectl. The plugin finds it first, by its PATH.
 struct Plugin {
@@ -68,32 +51,23 @@ impl Plugin {
     }
 }
 
-/// A service whose endpoints are on the first two nodes.
-const SERVICE: &str = include_str!("../../deploy/service.yaml");
+/// Nodes, pods of agents and of a client, and a service whose endpoints are on the first two nodes.
+const OBJECTS: &str = include_str!("../../deploy/plugin.yaml");
 
 /// Tests that `explain` asks the agents of the client's node and of the endpoints' nodes, for each
 /// form in which client and service can be given.
 pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
-    let pod = |name: &str, node: &str, app: &str, ip: &str| {
-        let named = format!("{{name: {name}, namespace: kube-system, labels: {{app: {app}}}}}");
-        let spec =
-            format!("{{nodeName: node-{node}, containers: [{{name: portolan, image: none}}]}}");
-        server.apply(&format!(
-            "{{apiVersion: v1, kind: Pod, metadata: {named}, spec: {spec}}}"
-        ))?;
+    server.apply(OBJECTS)?;
+    for (pod, ip) in [
+        ("portolan-a", "192.168.40.2"),
+        ("portolan-b", "192.168.40.3"),
+        ("portolan-d", "192.168.40.4"),
+        ("client", "10.40.1.9"),
+    ] {
         let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}});
-        let patch = format!("patch pod {name} --subresource=status --type=merge --patch {status}");
-        server.kubectl(&patch.split(' ').collect::<Vec<_>>())
-    };
-    // Nodes with agents on them.
-    for (letter, last) in [("a", 2), ("b", 3), ("d", 4)] {
-        let node = format!("{{apiVersion: v1, kind: Node, metadata: {{name: node-{letter}}}}}");
-        server.apply(&node)?;
-        let ip = format!("192.168.40.{last}");
-        pod(&format!("portolan-{letter}"), letter, "portolan", &ip)?;
+        let patch = format!("patch pod {pod} --subresource=status --type=merge --patch {status}");
+        server.kubectl(&patch.split(' ').collect::<Vec<_>>())?;
     }
-    pod("client", "a", "shop", "10.40.1.9")?;
-    server.apply(SERVICE)?;
     let kubeconfig = format!("--kubeconfig={}", server.kubeconfig().display());
     let plugin = Plugin::new(&format!("exec {} \"$@\"\n", kubectl.display()))?;
     let run = |words: &str| {
@@ -101,9 +75,18 @@ pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
         plugin.run(&[&[kubeconfig.as_str()], &words[..]].concat())
     };
 
-    let nodes = command::stdout(&run("nodes")?, "nodes")?;
-    let expected = "NODE    POD\nnode-a  portolan-a\nnode-b  portolan-b\nnode-d  portolan-d\n";
-    ensure!(nodes == expected, "{nodes}");
+    let nodes = command::stdout(&plugin.run(&[kubeconfig.as_str()])?, "nodes")?;
+    let lines = nodes.lines();
+    let nodes = lines.filter_map(|line| line.split(" 0.1.0").next());
+    let nodes: Vec<_> = nodes.collect();
+    let expected = [
+        "NODE    POD         AGENT      VERSION  SERVICES  WARNINGS  PROBLEMS",
+        "node-a  portolan-a  healthy   ",
+        "node-b  portolan-b  healthy   ",
+        "node-d  portolan-d  healthy   ",
+        "node-e  -           none runs  -        -         -         -",
+    ];
+    ensure!(nodes == expected, "{nodes:?}");
     for from in ["pod/kube-system/client", "10.40.1.9"] {
         for to in "service/kube-system/cart:80 172.30.1.1:80 198.51.100.1:80 192.168.40.3:30080"
             .split(' ')
@@ -125,10 +108,8 @@ pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
     let both = said.contains("== node-a, a node") && said.contains("== node-b, a node");
     ensure!(both && !said.contains("== node-d"), "{said}");
     let told = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        told.contains("no pod and no node has 203.0.113.9"),
-        "{told}"
-    );
+    let is_told = told.contains("no pod and no node has 203.0.113.9");
+    ensure!(is_told, "{told}");
     Ok(())
 }
 
@@ -143,10 +124,8 @@ mod tests {
     /// Returns shell code for kubectl that lists the agents' pods.
     fn pods(names: &str) -> String {
         let line = |name: &str| {
-            format!(
-                "echo '{name} portolan-{}'\n",
-                name.trim_start_matches("node-")
-            )
+            let letter = name.trim_start_matches("node-");
+            format!("echo '{name} portolan-{letter}'\n")
         };
         names.split_whitespace().map(line).collect()
     }
@@ -175,39 +154,44 @@ mod tests {
                 .replace("ASKED", &format!("was asked: {words}"));
             assert_eq!(said, answer, "{row}");
             assert!(errors.contains(complaint), "{row}: {errors}");
-            assert_eq!(
-                errors.lines().count(),
-                usize::from(!complaint.is_empty()),
-                "{errors}"
-            );
+            let complaints = usize::from(!complaint.is_empty());
+            assert_eq!(errors.lines().count(), complaints, "{errors}");
         }
         let (_, said, _) = run(&pods("a"), &["trace", "--port 80", "$HOME", "*"]);
-        assert_eq!(
-            said, "portolan-a was asked: trace --port 80 $HOME *\n",
-            "unchanged"
-        );
+        assert_eq!(said, "portolan-a was asked: trace --port 80 $HOME *\n");
         let (code, said, errors) = run("echo 'no cluster' >&2; exit 1\n", &["services"]);
         assert_eq!((code, said + &errors), (Some(1), "no cluster\n".to_owned()));
-        let (code, said, errors) = run("", &[]);
-        assert_eq!((code, said.as_str()), (Some(2), ""));
-        assert!(errors.contains("Usage: kubectl portolan"), "{errors}");
+    }
+
+    #[test]
+    fn one_archive_has_what_all_nodes_dump_and_log() {
+        let plugin = Plugin::new(&pods("a node-b")).expect("a plugin");
+        let file = plugin.folder.path().join("dump.tar.gz");
+        let file = file.to_str().expect("text");
+        for (code, complaint) in [(0, ""), (2, "is there already")] {
+            let output = plugin.run(&["sysdump", file]).expect("it starts");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{errors}");
+            assert!(errors.contains(complaint), "{errors}");
+        }
+        let text = |name: &str| {
+            let mut tar = command::of("tar", &format!("-xzOf {file} dump/{name}"));
+            command::output(&mut tar, "read").expect("it is there")
+        };
+        assert_eq!(text("node-b.tar.gz"), "portolan-b was asked: dump -\n");
+        for name in ["a.log", "services.yaml", "pods.yaml"] {
+            assert!(text(name).contains("portolan-a"), "{name}");
+        }
     }
 
     #[test]
     fn with_every_right_a_pod_is_asked_that_is_gone_afterwards() {
         // The calls are recorded, and what is created with them.
-        let pods = r#"
-            echo "$*" >>"$0.calls"
-            case "$*" in
-            *" create "*) cat >>"$0.calls"; echo portolan-debug-x ;;
-            *" get pod "*) printf 'account\n\nregistry.example/portolan:1\n' ;;
-            *" get pods "*) echo 'a portolan-a'; echo 'b portolan-b' ;;
-            esac
-        "#;
+        let pods = include_str!("../../deploy/debug.sh");
         let plugin = Plugin::new(pods).expect("a plugin");
-        let output = plugin.run(&["--node", "a", "--debug", "top", "--programs"]);
-        let said = command::stdout(&output.expect("it starts"), "top").expect("text");
-        assert_eq!(said, "portolan-debug-x was asked: top --programs\n");
+        let output = plugin.run(&["--node", "a", "--debug", "sockets"]);
+        let said = command::stdout(&output.expect("it starts"), "sockets").expect("text");
+        assert_eq!(said, "portolan-debug-x was asked: sockets\n");
         let calls = fs::read_to_string(plugin.folder.path().join("kubectl.calls")).expect("calls");
         for part in [
             "nodeName: a\n",

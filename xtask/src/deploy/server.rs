@@ -41,35 +41,24 @@ impl Server {
         let sockets = [bind()?, bind()?, bind()?];
         let ports = sockets.map(|socket| socket.local_addr().map_or(0, |address| address.port()));
         let [client, peer, secure] = ports;
-        let etcd = format!("http://127.0.0.1:{client}");
-        let arguments = format!(
-            "--unsafe-no-fsync --log-level error --listen-peer-urls http://127.0.0.1:{peer} \
-             --listen-client-urls {etcd} --advertise-client-urls {etcd} --data-dir"
-        );
-        let mut command = command::of(programs.join("etcd"), &arguments);
-        let data = server.path("etcd");
-        server.spawn(command.arg(data), "etcd.log")?;
         server.write_credentials(secure)?;
-        let folder = server.path("");
-        let folder = folder.display();
-        // Nobody can reach the API server at the address that it advertises. The admission plugin
-        // requires service accounts, but their controller does not run here.
-        let arguments = format!(
-            "--etcd-servers {etcd} --bind-address 127.0.0.1 --secure-port {secure} --allow-privileged \
-             --advertise-address 192.0.2.1 --endpoint-reconciler-type none --authorization-mode RBAC \
-             --service-cluster-ip-range 172.30.0.0/16 --disable-admission-plugins ServiceAccount \
-             --service-account-issuer https://portolan.test --cert-dir {folder}certs \
-             --token-auth-file {folder}tokens.csv --service-account-key-file {folder}sa.pub \
-             --service-account-signing-key-file {folder}sa.key"
+        let processes = format!(
+            include_str!("../../deploy/server.txt"),
+            folder = server.path("").display(),
+            client = client,
+            peer = peer,
+            secure = secure,
         );
-        let mut command = command::of(programs.join("kube-apiserver"), &arguments);
-        server.spawn(&mut command, "server.log")?;
+        for process in processes.replace("\n  ", " ").lines() {
+            let (name, arguments) = process.split_once(' ').unwrap_or((process, ""));
+            let mut command = command::of(programs.join(name), arguments);
+            server.spawn(&mut command, &format!("{name}.log"))?;
+        }
         server.wait("the server is ready", || {
             // The API server creates this namespace only after it answers.
             server.kubectl(&["get", "--raw", "/readyz"])?;
-            server
-                .kubectl(&["get", "namespace", "kube-system"])
-                .map(drop)
+            let found = server.kubectl(&["get", "namespace", "kube-system"]);
+            found.map(drop)
         })?;
         Ok(server)
     }
@@ -144,7 +133,7 @@ impl Server {
             match attempt() {
                 Ok(()) => return Ok(()),
                 Err(error) if Instant::now() > deadline => {
-                    let logs = ["server.log", "controllers.log"];
+                    let logs = ["kube-apiserver.log", "controllers.log"];
                     let logs = logs.map(|log| fs::tail(&self.path(log), 10)).join("\n");
                     bail!("waited for this in vain: {what}: {error:#}\n{logs}")
                 }

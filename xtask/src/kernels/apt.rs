@@ -13,13 +13,11 @@ use anyhow::{Context, Result};
 
 use crate::{command, cross::Arch, fs, setup};
 
-/// Debian's archive and suite of each repository that is searched for kernels: Debian 12 and 13,
-/// their security updates, and their backports.
+/// Where kernels are searched: Debian 12 and 13, their security updates, and their backports.
 const SUITES: &str = "debian bookworm, debian bookworm-backports, debian trixie, debian trixie-backports, \
     debian-security bookworm-security, debian-security trixie-security";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// The file that marks a folder of the cache as complete. It contains the kernel's version string,
-/// or the packages' names.
+/// The file that marks a folder as complete: with the kernel's version, or the packages' names.
 pub(super) const COMPLETE: &str = "release";
 
 /// Debian's packages for one architecture.
@@ -49,10 +47,9 @@ impl Apt {
         fs::replace_folder(&place, |partial| {
             let archives = partial.join("archives");
             fs::create_dir_all(archives.join("partial"))?;
-            let words = if alone {
-                "--quiet download"
-            } else {
-                "--quiet --yes --no-install-recommends --download-only install"
+            let words = match alone {
+                true => "--quiet download",
+                false => "--quiet --yes --no-install-recommends --download-only install",
             };
             let mut command = self.command("apt-get", words);
             command
@@ -78,13 +75,8 @@ impl Apt {
             |suite| format!("deb [signed-by={KEYRING}] http://deb.debian.org/{suite} main\n");
         let sources: String = SUITES.split(", ").map(source).collect();
         let at = folder.display();
-        let configuration = format!(
-            "Dir::Etc::sourcelist \"{at}/sources.list\";\nDir::Etc::sourceparts \"/dev/null\";\n\
-             Dir::State::lists \"{at}/lists\";\nDir::State::status \"{at}/status\";\n\
-             Dir::Cache \"{at}\";\nDir::Cache::archives \"{at}/archives\";\n\
-             APT::Architecture \"{}\";\nAPT::Architectures \"{0}\";\nAPT::Sandbox::User \"root\";\nAcquire::Retries \"3\";\n",
-            self.arch.name()
-        );
+        let arch = self.arch.name();
+        let configuration = format!(include_str!("apt.conf"), at = at, arch = arch);
         fs::write(folder.join("sources.list"), sources)?;
         fs::write(folder.join("status"), "")?;
         fs::write(folder.join("apt.conf"), configuration)?;
@@ -132,8 +124,7 @@ pub(crate) struct Kernel {
     pub(super) modules: PathBuf,
 }
 
-/// Returns the kernel of a series such as 6.12: that in the cache, else the newest one that can be
-/// downloaded.
+/// Returns the kernel of a series such as 6.12: the cached one, else the newest to be downloaded.
 pub(super) fn kernel(apt: &Apt, series: &str) -> Result<Kernel> {
     let place = apt.folder.join(series);
     if let Some(kernel) = read(&place) {
@@ -185,13 +176,11 @@ fn fetch(apt: &Apt, names: &[&str], release: &str, place: &Path) -> Result<()> {
 }
 
 /// Downloads the modules' package of the kernel whose other packages are in the folder, if Debian's
-/// lists no longer contain it. Mirrors keep it longer. No signature covers it, so its authenticity
-/// depends on TLS.
+/// lists no longer contain it. Mirrors keep it longer. Only TLS says that it is authentic.
 fn unlisted_modules(folder: &Path) -> Result<()> {
     let packages = debs(folder)?;
-    let names = packages
-        .iter()
-        .filter_map(|path| path.file_name()?.to_str());
+    let paths = packages.iter();
+    let names = paths.filter_map(|path| path.file_name()?.to_str());
     let names: Vec<_> = names.collect();
     let [_, binary, modules] = PARTS;
     let image = names.iter().find(|name| name.starts_with(binary));
@@ -225,9 +214,8 @@ fn read(place: &Path) -> Option<Kernel> {
 /// Compares version strings number by number.
 pub(super) fn compare(a: &str, b: &str) -> Ordering {
     let numbers = |text: &str| -> Vec<u64> {
-        text.split(|character: char| !character.is_ascii_digit())
-            .filter_map(|part| part.parse().ok())
-            .collect()
+        let parts = text.split(|character: char| !character.is_ascii_digit());
+        parts.filter_map(|part| part.parse().ok()).collect()
     };
     numbers(a).cmp(&numbers(b))
 }

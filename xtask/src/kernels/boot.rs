@@ -24,9 +24,8 @@ pub(super) const fn qemu(arch: Arch) -> (&'static str, &'static str) {
     }
 }
 
-/// Returns qemu's options for the machine, and the device of its serial console. With the processor
-/// model `max`, qemu would compute arm64's pointer authentication at every return, which would take
-/// most of the time.
+/// Returns qemu's options for the machine, and the device of its serial console. By model `max`,
+/// qemu would compute arm64's pointer authentication at every return: most of the time.
 const fn machine(arch: Arch) -> (&'static str, &'static str) {
     match arch {
         Arch::Amd64 => ("-machine pc -cpu max", "ttyS0"),
@@ -34,8 +33,7 @@ const fn machine(arch: Arch) -> (&'static str, &'static str) {
     }
 }
 
-/// Options of every virtual machine: one processor, and memory in MiB for test programs and maps of
-/// default sizes.
+/// Options of every virtual machine: one processor, and memory for maps of default sizes.
 const OPTIONS: &str =
     "-accel tcg -smp 1 -m 3072 -nodefaults -no-reboot -display none -serial stdio";
 const COMMAND_LINE: &str = "quiet panic=-1 mitigations=off nokaslr tsc=nowatchdog";
@@ -116,8 +114,7 @@ impl Run {
     }
 }
 
-/// Boots a kernel, passes each line of its console to `say`, and waits until the virtual machine is
-/// off. Kills it after `limit`.
+/// Boots a kernel, passes its console's lines to `say`, and waits until it is off, up to `limit`.
 pub(super) fn boot(
     arch: Arch,
     image: &Path,

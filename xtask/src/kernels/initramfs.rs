@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Builds the first file system (initramfs) of a kernel under test: the programs that the tests
-//! call with their libraries, the test programs, the kernel's modules, and the stages to run. Used
-//! by `kernels`.
+//! call with their libraries, the test programs, the kernel's modules, and the stages to run.
 
 use std::path::{Path, PathBuf};
 
@@ -21,15 +20,9 @@ const PROGRAMS: &str = "/usr/lib/cni/bandwidth bpftool bridge ip nft ping setpri
 
 /// The kernel modules that the agent and the tests need where the kernel does not have them built
 /// in. Modules that they depend on are added.
-const MODULES: &str = "
-8021q bonding bridge br_netfilter dummy geneve ifb ip6_tunnel ip_gre ipip macvlan tun veth vxlan wireguard
-act_gact act_mirred act_police cls_bpf cls_flower cls_matchall cls_u32 sch_ingress sch_tbf
-nf_conntrack nf_conntrack_netlink nf_nat nf_tables
-nft_chain_nat nft_ct nft_fib_inet nft_masq nft_nat nft_reject_inet
-inet_diag raw_diag tcp_diag udp_diag";
+const MODULES: &str = include_str!("modules.txt");
 
-/// A folder that becomes a first file system, or a part of one: a kernel takes several archives one
-/// after another as one.
+/// A folder that becomes a part of a first file system: a kernel takes several archives as one.
 pub(super) struct Image(TempDir);
 
 impl Image {
@@ -58,8 +51,7 @@ impl Image {
     }
 }
 
-/// Builds the archive that all kernels of an architecture share: programs, libraries, test programs
-/// and files of the clone.
+/// Builds the archive that all kernels share: programs, libraries, tests and files of the clone.
 pub(super) fn common(built: &Built) -> Result<Vec<u8>> {
     let programs = Programs::of(built.arch)?;
     let image = Image::new()?;
@@ -132,9 +124,8 @@ fn modules(kernel: &Kernel) -> Result<Vec<String>> {
     let output = command.output().context("start modprobe")?;
     let mut files: Vec<String> = Vec::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let file = line
-            .strip_prefix("insmod ")
-            .map(|file| file.trim().to_owned());
+        let file = line.strip_prefix("insmod ");
+        let file = file.map(|file| file.trim().to_owned());
         files.extend(file.filter(|file| !files.contains(file)));
     }
     let complaints = String::from_utf8_lossy(&output.stderr);
@@ -165,8 +156,7 @@ impl Programs {
         Ok(Self { arch, root })
     }
 
-    /// Returns the path of a program, given its name or full path. None if it is missing; the tests
-    /// that call it then say so.
+    /// Returns the path of a program; None if it is missing: the tests that call it then say so.
     pub(super) fn find(&self, name: &str) -> Option<PathBuf> {
         if self.arch == Arch::OWN {
             return host::find_program(name);

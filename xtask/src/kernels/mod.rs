@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask kernels`: boots Debian's kernels in qemu, one after another, runs this clone's test
-//! programs in each, and writes docs/dev/kernels.md. `cargo xtask test kernels` does it for the
-//! kernels of Debian's stable releases.
+//! programs in each, and writes what came of it (`report`). `cargo xtask test kernels` does it for
+//! the kernels of Debian's stable releases.
 
 pub(crate) mod apt;
 mod boot;
@@ -13,7 +13,12 @@ use std::{thread, time::Duration};
 
 use anyhow::{Result, anyhow, ensure};
 
-use crate::{cargo::Workspace, cross::Arch, fs, setup, summary};
+use crate::{
+    cargo::{self, Workspace},
+    command,
+    cross::Arch,
+    fs, setup, summary,
+};
 use apt::{Apt, Kernel};
 use boot::{Run, describe};
 pub(crate) use report::over_budget;
@@ -38,8 +43,7 @@ const SERIES: &str = "6.1 6.12 6.16 6.17 6.18 6.19 7.0 7.1 7.2 7.3";
 const TOOLS: &str = "busybox=busybox-static depmod=kmod setpriv=util-linux strip=binutils \
     wg=wireguard-tools xz=xz-utils";
 
-/// The kernels of Debian's stable releases, the oldest first: `cargo xtask test` boots that one,
-/// `cargo xtask test all` each.
+/// The kernels of Debian's stable releases. `cargo xtask test` boots the first, the oldest.
 const TESTED: [&str; 2] = ["6.1", "6.12"];
 
 fn install_tools(arch: Arch) -> Result<()> {
@@ -56,6 +60,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         versions.extend(SERIES.split(' '));
     }
     let debian = Apt::open(arch)?;
+    let commit = cargo::git("describe --always --dirty --exclude=* --abbrev=8")?;
+    let date = command::output(&mut command::of("date", "--utc +%F"), "ask for the date")?;
     let mut failed = Vec::new();
     for series in versions {
         let kernel = match apt::kernel(&debian, series) {
@@ -67,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
         };
         println!("\n=== kernel {}", kernel.release);
-        let stages = tests.built.stages(arguments.part, &kernel.release)?;
+        let stages = tests.built.stages(arguments.part, &kernel.release);
         let run = tests.boot(&kernel, &stages, |line| println!("{line}"))?;
         for stage in &run.stages {
             println!("{series}: {}", describe(stage));
@@ -79,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Arch::Amd64 => series.to_owned(),
             Arch::Arm64 => format!("{series} {}", arch.name()),
         };
-        report::store(&name, &kernel.release, &run)?;
+        report::store(&name, &kernel.release, &run, [&commit, date.trim()])?;
     }
     let names = failed.join(", ");
     ensure!(failed.is_empty(), "not all is well on {names}, see above");
@@ -156,8 +162,7 @@ impl Tests {
         Ok(Self { built, common })
     }
 
-    /// Runs the stages of a part of the tests, and those that failed once more; adds to `lines`
-    /// what the kernel prints.
+    /// Runs a part's stages, and those that failed once more; adds what is printed to `lines`.
     fn twice(&self, kernel: &Kernel, lines: &mut String) -> Result<Run> {
         let mut boot = |stages: &[Stage]| {
             self.boot(kernel, stages, |line| {
@@ -167,7 +172,7 @@ impl Tests {
                 *lines += &format!("{line}\n");
             })
         };
-        let mut stages = self.built.stages(true, &kernel.release)?;
+        let mut stages = self.built.stages(true, &kernel.release);
         let run = boot(&stages)?;
         stages.retain(|stage| {
             let mut failed = run.stages.iter().filter(|run| run.has_failed());

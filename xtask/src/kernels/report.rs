@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes docs/dev/kernels.md with the results of each kernel. The page is made from
-//! docs/dev/kernels.json, where a run replaces only the results of its own kernel. `lint` compares
-//! the programs' sizes there with a budget.
+//! Writes the results of each kernel into docs/support.md, and the figures of the programs into
+//! docs/dev/kernels.md. Both are made from docs/dev/kernels.json, where a run replaces only the
+//! results of its own kernel. `lint` compares the programs' sizes there with a budget.
 
 use std::collections::BTreeSet;
 
@@ -14,30 +14,14 @@ use crate::{cargo, fs};
 /// How many instructions the verifier may process for a program; its own limit is a million.
 const BUDGET: u64 = 400_000;
 
-const INTRODUCTION: &str = "# Kernels
+/// The names of all stages of `stages`.
+const STAGES: [&str; 6] = ["packet", "cases", "maps", "serve", "devices", "conformance"];
 
-Written by `cargo xtask kernels`, which boots Debian's kernels in qemu, one after another, and runs the project's tests in each. A kernel that is not
-named here may work as well: what a kernel lacks is tried out, never guessed from its number.
-
-Times are those of an emulated processor (qemu without KVM), about ten times those of a real one.
-
-## Tests
-
-Passed of all, and the seconds they took.
-";
-
-/// The tables of figures: title, the figure in the data, and an explanation.
-const TABLES: [[&str; 3]; 2] = [
-    [
-        "Verified instructions",
-        "instructions",
-        "The verifier's limit is a million. Of several settings (`forwarding`, packets logged or not), the highest figure.",
-    ],
-    [
-        "Time to load",
-        "milliseconds",
-        "In milliseconds of the emulated processor.",
-    ],
+const SUPPORT: &str = "docs/support.md";
+/// The lines of `SUPPORT` around the table of results.
+const MARKS: [&str; 2] = [
+    "<!-- cargo xtask kernels writes this table -->\n\n",
+    "\n\n<!-- until here -->",
 ];
 
 const DATA: &str = "docs/dev/kernels.json";
@@ -51,16 +35,27 @@ fn read() -> Result<Kernels> {
 }
 
 /// Stores the results of a kernel and writes the page. Earlier results of the same kernel version
-/// stay for stages that were not run now.
-pub(super) fn store(series: &str, release: &str, run: &Run) -> Result<()> {
+/// stay for stages that were not run now. `made` has the commit and the date of the run.
+pub(super) fn store(series: &str, release: &str, run: &Run, made: [&str; 2]) -> Result<()> {
     let mut kernels = read()?;
     let old = kernels.get(series);
     let old = old.filter(|old| old["release"] == release);
-    let new = summary(release, run, old);
+    let new = summary(release, run, made, old);
     kernels.insert(series.to_owned(), new);
     let text = serde_json::to_string_pretty(&kernels).context("write figures")? + "\n";
     fs::write(cargo::root().join(DATA), text)?;
-    fs::write(cargo::root().join("docs/dev/kernels.md"), page(&kernels))
+    fs::write(cargo::root().join("docs/dev/kernels.md"), page(&kernels))?;
+    let support = cargo::root().join(SUPPORT);
+    let text = renewed(&fs::read_to_string(&support)?, &results(&kernels));
+    let text = text.with_context(|| format!("{SUPPORT} has no table of kernels"))?;
+    fs::write(support, text)
+}
+
+/// Returns the text with another table between `MARKS`; None if it lacks them.
+fn renewed(text: &str, table: &str) -> Option<String> {
+    let (before, rest) = text.split_once(MARKS[0])?;
+    let (_, after) = rest.split_once(MARKS[1])?;
+    Some([before, MARKS[0], table, MARKS[1], after].concat())
 }
 
 /// Returns a line for each program that is over `BUDGET` on a kernel in `DATA`.
@@ -82,9 +77,8 @@ fn above(kernels: &Kernels, budget: u64) -> Vec<String> {
     found
 }
 
-/// Returns a run's results as JSON, with those of `old` that it lacks; of a program with several
-/// settings the highest figures.
-fn summary(release: &str, run: &Run, old: Option<&Value>) -> Value {
+/// Returns a run's results as JSON, with those of `old` that it lacks, and the highest figures.
+fn summary(release: &str, run: &Run, made: [&str; 2], old: Option<&Value>) -> Value {
     let mut programs = Map::new();
     for line in &run.figures {
         let words: Vec<_> = line.split(' ').collect();
@@ -110,6 +104,7 @@ fn summary(release: &str, run: &Run, old: Option<&Value>) -> Value {
         let new = json!({
             "name": stage.name, "passed": stage.tally.passed, "failed": stage.tally.failed,
             "failure": stage.failure, "seconds": stage.time.as_secs(), "failures": stage.failures,
+            "commit": made[0],
         });
         match stages.iter_mut().find(|old| old["name"] == *stage.name) {
             Some(old) => *old = new,
@@ -118,52 +113,57 @@ fn summary(release: &str, run: &Run, old: Option<&Value>) -> Value {
     }
     let or_old = |name: &str, new: Option<Value>| new.unwrap_or_else(|| old[name].clone());
     json!({
-        "release": release, "version": run.version, "stages": stages,
+        "commit": made[0], "date": made[1], "release": release, "version": run.version, "stages": stages,
         "attached": or_old("attached", run.attached.clone().map(Value::from)),
         "programs": or_old("programs", (!programs.is_empty()).then_some(programs.into())),
         "finished": run.finished, "seconds": run.time.as_secs(),
     })
 }
 
-fn page(kernels: &Kernels) -> String {
+/// Returns the names of all series in their order.
+fn series(kernels: &Kernels) -> Vec<&str> {
     let mut series: Vec<_> = kernels.keys().map(String::as_str).collect();
     series.sort_by(|a, b| compare(a, b));
-    let (mut stages, mut programs) = (Vec::new(), BTreeSet::new());
-    for kernel in series.iter().map(|name| &kernels[*name]) {
-        let names = kernel["stages"].as_array().into_iter().flatten();
-        for stage in names.filter_map(|stage| stage["name"].as_str()) {
-            if !stages.contains(&stage) {
-                stages.push(stage);
-            }
-        }
+    series
+}
+
+/// Returns the table of what passed on each kernel.
+fn results(kernels: &Kernels) -> String {
+    let fields = ["version", "commit", "date", "attached"];
+    let head = "kernel,Debian's package,commit,date,attached by".split(',');
+    let rows = series(kernels).into_iter().map(|name| {
+        let kernel = &kernels[name];
+        let fields = fields.map(|field| kernel[field].as_str().unwrap_or("?").to_owned());
+        let tests = STAGES.iter().map(|stage| tests(kernel, stage));
+        let first = [name.to_owned()].into_iter();
+        first.chain(fields).chain(tests).collect()
+    });
+    table(head.chain(STAGES), rows)
+}
+
+fn page(kernels: &Kernels) -> String {
+    let series = series(kernels);
+    let mut programs = BTreeSet::new();
+    for kernel in kernels.values() {
         let names = kernel["programs"].as_object().into_iter().flatten();
         programs.extend(names.map(|(name, _)| name.as_str()));
     }
-    let mut page = INTRODUCTION.to_owned();
-    let head = [&["kernel", "package", "attached by"], &stages[..]].concat();
-    let rows = series.iter().map(|name| {
-        let kernel = &kernels[*name];
-        let text = |field: &str| kernel[field].as_str().unwrap_or("?").to_owned();
-        let first = [(*name).to_owned(), text("version"), text("attached")];
-        let tests = stages.iter().map(|stage| tests(kernel, stage));
-        first.into_iter().chain(tests).collect()
-    });
-    table(&mut page, &head, rows);
-    for [title, field, about] in TABLES {
-        page += &format!("\n## {title}\n\n{about}\n");
+    let figures = |field: &str| {
         let rows = programs.iter().map(|program| {
             let figures = series.iter().map(|name| {
                 let figure = kernels[*name]["programs"][*program][field].as_u64();
                 figure.map_or_else(|| "not run".to_owned(), |figure| figure.to_string())
             });
-            [format!("`{program}`")]
-                .into_iter()
-                .chain(figures)
-                .collect()
+            let first = [format!("`{program}`")].into_iter();
+            first.chain(figures).collect()
         });
-        table(&mut page, &[&["program"], &series[..]].concat(), rows);
-    }
-    page
+        table(["program"].into_iter().chain(series.iter().copied()), rows)
+    };
+    format!(
+        include_str!("page.md"),
+        instructions = figures("instructions"),
+        milliseconds = figures("milliseconds"),
+    )
 }
 
 fn tests(kernel: &Value, name: &str) -> String {
@@ -172,22 +172,27 @@ fn tests(kernel: &Value, name: &str) -> String {
         return "not run".to_owned();
     };
     let count = |field: &str| stage[field].as_u64().unwrap_or_default();
-    let (passed, seconds) = (count("passed"), count("seconds"));
+    let passed = count("passed");
     let all = passed + count("failed");
-    let end = stage["failure"]
-        .as_str()
-        .filter(|end| end.starts_with("not"));
-    let end = end.map_or_else(String::new, |end| format!(", {end}"));
-    format!("{passed} of {all}, {seconds} s{end}")
+    let end = stage["failure"].as_str();
+    let end = end.filter(|end| end.starts_with("not"));
+    let commit = stage["commit"].as_str();
+    let commit = commit.filter(|_| stage["commit"] != kernel["commit"]);
+    let ends = end.into_iter().chain(commit);
+    let ends: String = ends.map(|end| format!(", {end}")).collect();
+    format!("{passed} of {all}{ends}")
 }
 
-/// Adds a table in Markdown.
-fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
-    let row = |cells: &[&str]| format!("| {} |\n", cells.join(" | "));
-    *page += &format!("\n{}{}", row(head), row(&vec!["---"; head.len()]));
-    for cells in rows {
-        *page += &row(&cells.iter().map(String::as_str).collect::<Vec<_>>());
-    }
+/// Returns a table in Markdown.
+fn table<'a>(
+    head: impl Iterator<Item = &'a str>,
+    rows: impl Iterator<Item = Vec<String>>,
+) -> String {
+    let head: Vec<_> = head.map(str::to_owned).collect();
+    let line = vec!["---".to_owned(); head.len()];
+    let rows = [head, line].into_iter().chain(rows);
+    let rows = rows.map(|cells| format!("| {} |", cells.join(" | ")));
+    rows.collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -201,21 +206,29 @@ mod tests {
     }
 
     #[test]
-    fn the_page_keeps_results_that_were_not_rerun_and_has_each_programs_highest_figures() {
-        let first = run("@@ version 6.7.192-2\n@@ begin programs\n\
+    fn results_that_were_not_rerun_stay_with_their_commit_and_programs_have_the_highest_figures() {
+        let first = run("@@ version 6.7.192-2\n@@ begin packet\n\
             @@ figure ingress redirects false log false instructions 7 microseconds 2500\n\
             @@ figure ingress redirects true log false instructions 300000 microseconds 900\n\
             @@ attached by clsact\ntest result: ok. 1 passed; 0 failed; 0 ignored\n\
-            @@ end programs 0 12\n");
+            @@ end packet 0 12\n");
         let again = run("@@ version 6.7.192-2\n@@ begin serve\n\
             test result: ok. 2 passed; 0 failed; 0 ignored\n");
-        let first = summary("6.7.0-9", &first, None);
+        let made = ["c2", "2026-01-02"];
+        let first = summary("6.7.0-9", &first, ["c1", "2026-01-01"], None);
         let mut kernels = Kernels::new();
-        kernels.insert("6.12".to_owned(), summary("6.12.1", &Run::default(), None));
-        kernels.insert("6.7".to_owned(), summary("6.7.0-9", &again, Some(&first)));
-        let page = page(&kernels);
+        let none = summary("6.12.1", &Run::default(), made, None);
+        kernels.insert("6.12".to_owned(), none);
+        let second = summary("6.7.0-9", &again, made, Some(&first));
+        kernels.insert("6.7".to_owned(), second);
+        let old = format!("before\n{}old{}\nafter", MARKS[0], MARKS[1]);
+        let support = renewed(&old, &results(&kernels)).expect("marks");
+        assert!(!support.contains("old") && support.ends_with("\nafter"));
+        assert_eq!(renewed("no marks", ""), None);
+        let page = page(&kernels) + &support;
         for line in [
-            "| 6.7 | 6.7.192-2 | clsact | 1 of 1, 12 s | 2 of 2, 0 s, not finished |\n| 6.12 | ? | ? | not run | not run |",
+            "| 6.7 | 6.7.192-2 | c2 | 2026-01-02 | clsact | 1 of 1, c1 | not run | not run | 2 of 2, not finished | not run | not run |\n\
+             | 6.12 | ? | c2 | 2026-01-02 | ? | not run | not run | not run |",
             "| program | 6.7 | 6.12 |",
             "| `ingress` | 300000 | not run |",
             "| `ingress` | 3 | not run |",

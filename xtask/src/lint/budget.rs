@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts the lines of each package and compares them with the `[package.metadata.budget]` of its
-//! Cargo.toml. Called by `lint`.
+//! Compares each package's lines with the `[package.metadata.budget]` of its Cargo.toml.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -41,10 +40,8 @@ pub(super) fn entries(files: &[File], workspace: &Workspace) -> Vec<Entry> {
         count: counts.get(&(folder.as_str(), kind)).copied().unwrap_or(0),
     };
     let of_package = |(name, folder)| KINDS.map(|kind| entry(name, folder, kind));
-    let all = folders
-        .iter()
-        .map(|(name, folder)| (name.as_str(), folder))
-        .flat_map(of_package);
+    let all = folders.iter().map(|(name, folder)| (name.as_str(), folder));
+    let all = all.flat_map(of_package);
     all.filter(|entry| entry.count.max(entry.budget) > 0)
         .collect()
 }
@@ -79,10 +76,8 @@ pub(super) fn lower(entries: &[Entry]) -> Result<()> {
     for entry in entries.iter().filter(|entry| entry.count < entry.budget) {
         let file = cargo::root().join(&entry.folder).join("Cargo.toml");
         let text = lowered(&fs::read_to_string(&file)?, entry);
-        fs::write(
-            &file,
-            text.with_context(|| format!("{} has no budget", file.display()))?,
-        )?;
+        let text = text.with_context(|| format!("{} has no budget", file.display()))?;
+        fs::write(&file, text)?;
         println!(
             "{} {}: {} -> {}",
             entry.folder, entry.kind, entry.budget, entry.count
@@ -106,9 +101,8 @@ fn count<'a>(files: &[File], folders: &[&'a str]) -> BTreeMap<(&'a str, &'static
     let read: Vec<_> = files.iter().map(shipped).collect();
     let modules: Vec<_> = read.iter().flat_map(|(_, modules)| modules).collect();
     let is_test = |path: &str| {
-        let mut rests = modules
-            .iter()
-            .filter_map(|name| path.strip_prefix(name.as_str()));
+        let modules = modules.iter();
+        let mut rests = modules.filter_map(|name| path.strip_prefix(name.as_str()));
         rests.any(|rest| rest == ".rs" || rest.starts_with('/'))
     };
     let mut counts: BTreeMap<_, usize> = BTreeMap::new();
@@ -116,9 +110,8 @@ fn count<'a>(files: &[File], folders: &[&'a str]) -> BTreeMap<(&'a str, &'static
         // The cases of conformance are those of a test program there.
         let path = &file.path;
         let path = path.replace("conformance/cases/", "proxy-user/tests/conformance/");
-        let owners = folders
-            .iter()
-            .filter(|folder| Path::new(&path).starts_with(folder));
+        let owners = folders.iter();
+        let owners = owners.filter(|folder| Path::new(&path).starts_with(folder));
         let Some(folder) = owners.max_by_key(|folder| folder.len()) else {
             continue;
         };
@@ -207,10 +200,9 @@ mod tests {
         let files = files.map(|(path, text)| File::new(path, text));
         let counts = count(&files, &["a", "a/inner", "lab"]);
         let counts: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 0).collect();
-        let counts: String = counts
-            .iter()
-            .map(|((of, kind), n)| format!("{of} {kind} {n}, "))
-            .collect();
+        let counts = counts.iter();
+        let counts = counts.map(|((of, kind), n)| format!("{of} {kind} {n}, "));
+        let counts: String = counts.collect();
         let wanted =
             "a cases 1, a run 1, a shipped 5, a tests 16, a/inner shipped 1, lab tests 1, ";
         assert_eq!(counts, wanted);

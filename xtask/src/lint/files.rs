@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks single files: licence line, length, width of comments, no paths of a development
-//! machine.
+//! Checks single files: licence line, length, width of comments, no paths of one machine.
 
 use anyhow::Result;
 
@@ -36,13 +35,14 @@ pub(super) fn read_all() -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// Returns a message for each rule that a file breaks. The licence must be in line 1 of a Rust
-/// file, and in line 2 of a script.
+/// Returns a message for each broken rule. A licence is in line 1 of Rust, in line 2 of a script.
 pub(super) fn check(files: &[File]) -> Vec<String> {
+    let wide = format!("break the comment at {COMMENT_COLUMNS} columns");
+    let long = format!("split the file, {MAX_LINES} lines are the most");
     let mut found = Vec::new();
     for file in files {
         let mut complain =
-            |line: usize, text: String| found.push(format!("{}:{line}: {text}", file.path));
+            |line: usize, text: &str| found.push(format!("{}:{line}: {text}", file.path));
         let licence = match (file.text.starts_with("#!"), file.is_rust()) {
             (true, _) => Some((2, "# SPDX-License-Identifier: ")),
             (_, true) => Some((1, "// SPDX-License-Identifier: ")),
@@ -52,30 +52,23 @@ pub(super) fn check(files: &[File]) -> Vec<String> {
         if let Some((line, prefix)) = licence
             && !lines().any(|(number, text)| number == line && text.starts_with(prefix))
         {
-            complain(
-                line,
-                format!("write the licence here: {prefix}Apache-2.0 OR MIT"),
-            );
+            let text = format!("write the licence here: {prefix}Apache-2.0 OR MIT");
+            complain(line, &text);
+        }
+        if file.path.starts_with("deploy/chart/") && file.text.trim().is_empty() {
+            complain(1, "a file of the chart is empty");
         }
         for (number, line) in lines() {
             if let Some(path) = MACHINE_PATHS.iter().find(|path| line.contains(**path)) {
-                complain(
-                    number,
-                    format!("\"{path}\" is a path of one machine; take it out"),
-                );
+                let text = format!("\"{path}\" is a path of one machine; take it out");
+                complain(number, &text);
             }
             let is_comment = file.is_rust() && line.trim_start().starts_with("//");
             if is_comment && line.chars().count() > COMMENT_COLUMNS {
-                complain(
-                    number,
-                    format!("break the comment at {COMMENT_COLUMNS} columns"),
-                );
+                complain(number, &wide);
             }
             if file.is_rust() && number == MAX_LINES + 1 {
-                complain(
-                    number,
-                    format!("split the file, {MAX_LINES} lines are the most"),
-                );
+                complain(number, &long);
             }
         }
     }
@@ -95,24 +88,14 @@ mod tests {
         };
         let rust = |text: &str| format!("// SPDX-License-Identifier: MIT\n{text}");
         let lines = |count| rust(&"x\n".repeat(count - 1));
-        judge(
-            "a.rs",
-            "//! no\n",
-            "a.rs:1: write the licence here: // SPDX",
-        );
+        judge("a.rs", "//! no\n", "a.rs:1: write the licence here");
         judge("a.rs", &rust(""), "");
-        judge(
-            "run",
-            "#!/bin/sh\ntrue\n",
-            "run:2: write the licence here: # SPDX",
-        );
+        judge("run", "#!/bin/sh\ntrue\n", "run:2: write the licence");
         judge("run", "#!/bin/sh\n# SPDX-License-Identifier: MIT\n", "");
         judge("a.md", "nothing", "");
-        judge(
-            "a.md",
-            &format!("fine\nsee {}x", MACHINE_PATHS[0]),
-            "a.md:2: ",
-        );
+        judge("deploy/chart/a", "\n", "deploy/chart/a:1: a file");
+        let own = format!("fine\nsee {}x", MACHINE_PATHS[0]);
+        judge("a.md", &own, "a.md:2: ");
         judge("a.md", "in network/ and at the root/ of it", "");
         // Columns count, not bytes.
         judge("a.rs", &rust(&format!("    // {}", "é".repeat(93))), "");

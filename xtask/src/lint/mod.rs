@@ -48,28 +48,21 @@ pub(crate) fn check_all() -> Result<()> {
     let (mut all, mut failed) = (0, Vec::new());
     let mut seen = |name: &'static str, result: Result<()>| {
         let state = if result.is_ok() { "ok" } else { "FAILED" };
-        let seconds = mem::replace(&mut start, Instant::now())
-            .elapsed()
-            .as_secs_f64();
+        let begun = mem::replace(&mut start, Instant::now());
+        let seconds = begun.elapsed().as_secs_f64();
         println!("lint: {name}: {state} ({seconds:.1} s)");
         all += 1;
         failed.extend(result.err().map(|error| (name, error)));
     };
     seen("format", format());
     seen("clippy on the host's crates", clippy(&workspace));
-    seen(
-        "lints on the kernel programs",
-        kernel_programs(&toolchain, &workspace),
-    );
+    let programs = kernel_programs(&toolchain, &workspace);
+    seen("lints on the kernel programs", programs);
     seen("documentation", documentation());
-    seen(
-        "dependencies of packages",
-        none(&dependencies::check(&workspace)),
-    );
-    seen(
-        "licence lines, lengths, widths and paths in files",
-        none(&files::check(&files)),
-    );
+    let packages = none(&dependencies::check(&workspace));
+    seen("dependencies of packages", packages);
+    let found = none(&files::check(&files));
+    seen("licence lines, lengths, widths and paths in files", found);
     seen("budgets of lines", none(&budget::check(&lines)));
     seen("licences and sources of dependencies", licences());
     let programs = kernels::over_budget().and_then(|found| none(&found));
@@ -193,8 +186,7 @@ impl File {
     }
 
     fn is_rust(&self) -> bool {
-        Path::new(&self.path)
-            .extension()
-            .is_some_and(|extension| extension == "rs")
+        let ending = Path::new(&self.path).extension();
+        ending.is_some_and(|ending| ending == "rs")
     }
 }

@@ -4,9 +4,12 @@
 
 mod pack;
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use self::pack::{Files, Parts, VERSION};
 use crate::{
@@ -14,10 +17,13 @@ use crate::{
     command,
     cross::Arch,
     cross::Builder,
-    fs, image,
+    fs, host, image,
     setup::CYCLONEDX,
 };
 
+const VALUES: &str = "deploy/chart/values.yaml";
+/// The file that has the digests of all others.
+const SUMS: &str = "SHA256SUMS";
 /// cargo's build folder in target/ for the second build of `--twice`.
 const AGAIN: &str = "static-again";
 
@@ -29,6 +35,12 @@ pub(crate) struct Arguments {
     /// The source's address, for the image's labels and krew's manifest
     #[arg(long)]
     source: Option<String>,
+    /// The registry and folder that will have the image, for the chart: ghcr.io/OWNER
+    #[arg(long)]
+    registry: Option<String>,
+    /// The key by which cosign signs the checksums: a file, env://VARIABLE, or a KMS's address
+    #[arg(long)]
+    key: Option<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -37,9 +49,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let parts = Parts {
             commit: commit.clone(),
             source: arguments.source.clone(),
+            registry: arguments.registry.clone(),
             binaries: image::read(&image::built(&[Arch::Amd64, Arch::Arm64], target)?)?,
             pages: pages(target)?,
-            project: project()?,
+            project: project(arguments.registry.as_deref())?,
             bills: bills(&commit)?,
         };
         pack::files(&parts)
@@ -50,12 +63,38 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         println!("two builds gave the same bytes");
     }
     let folder = cargo::root().join(format!("target/release-{VERSION}"));
+    fs::remove_dir_all(&folder)?;
     for (name, content) in &files {
         let file = folder.join(name);
         fs::write(&file, content)?;
         println!("{:>10} {}", content.len(), file.display());
     }
-    Ok(())
+    let lacks = [
+        (&arguments.source, "source", "krew's manifest"),
+        (&arguments.registry, "registry", "the chart's registry"),
+        (&arguments.key, "key", "a signature"),
+    ];
+    for (_, flag, what) in lacks.iter().filter(|(given, ..)| given.is_none()) {
+        println!("left out, because there is no --{flag}: {what}");
+    }
+    match &arguments.key {
+        Some(key) => sign(&folder, key),
+        None => Ok(()),
+    }
+}
+
+/// Has cosign sign the checksums, and with them all files.
+fn sign(folder: &Path, key: &str) -> Result<()> {
+    let has_cosign = host::find_program("cosign").is_some();
+    ensure!(
+        has_cosign,
+        "left out, because cosign is not in the PATH: a signature"
+    );
+    let mut command = command::of("cosign", "sign-blob --yes --key");
+    command.arg(key).arg("--bundle");
+    command.arg(folder.join(format!("{SUMS}.sigstore.json")));
+    command.arg(folder.join(SUMS));
+    command::check(&mut command, "sign the checksums by cosign")
 }
 
 /// The git commit that is released.
@@ -81,8 +120,7 @@ fn commit() -> Result<Commit> {
     })
 }
 
-/// Returns manual pages and shell completions by file name. A program of the agent's package, built
-/// for this machine, writes them.
+/// Returns manual pages and shell completions by file name. A program of the agent's writes them.
 fn pages(target: &str) -> Result<Files> {
     let target = cargo::root().join("target").join(target);
     let folder = target.join("pages");
@@ -104,8 +142,7 @@ fn pages(target: &str) -> Result<Files> {
     fs::children(&folder)?.into_iter().map(read).collect()
 }
 
-/// Has cargo-cyclonedx write the bills of materials of the agent and of the kernel programs, beside
-/// their manifests, and returns them.
+/// Returns the agent's and the kernel programs' bills of materials, which cargo-cyclonedx writes.
 fn bills(commit: &Commit) -> Result<Files> {
     const NAME: &str = "bill-of-materials";
     let target = Arch::OWN.target();
@@ -131,29 +168,33 @@ fn bills(commit: &Commit) -> Result<Files> {
             fs::remove_file(&file)?;
         }
     }
-    ensure!(
-        bills.len() == 2,
-        "cargo-cyclonedx wrote {} of two bills of materials",
-        bills.len()
-    );
+    let count = bills.len();
+    ensure!(count == 2, "cargo-cyclonedx wrote {count} of two bills");
     Ok(bills)
 }
 
 /// Returns the repository's files that are packed: the chart, the kubectl plugin, the systemd unit,
-/// licences and the changelog.
-fn project() -> Result<Files> {
+/// licences and the changelog. The chart's values get the registry.
+fn project(registry: Option<&str>) -> Result<Files> {
     let paths = "deploy/chart deploy/kubectl deploy/systemd LICENSE-APACHE LICENSE-MIT LICENSE-GPL2 CHANGELOG.md";
     let files = cargo::git(&format!("ls-files {paths}"))?;
     let read = |path: &str| Ok((path.to_owned(), fs::read(cargo::root().join(path))?));
-    files.lines().map(read).collect()
+    let mut files: Files = files.lines().map(read).collect::<Result<_>>()?;
+    if let Some(registry) = registry {
+        let values = files.get_mut(VALUES).context("the chart has no values")?;
+        let text = str::from_utf8(values).context("read the chart's values")?;
+        let at = "\n  repository: ";
+        let (before, after) = text.split_once(at).context("they name no image")?;
+        *values = format!("{before}{at}{}/{after}", registry.trim_end_matches('/')).into_bytes();
+    }
+    Ok(files)
 }
 
 /// Fails if the files of two builds differ; the error has their names.
 fn compare(one: &Files, other: &Files) -> Result<()> {
     let names = one.keys().chain(other.keys());
-    let differ: BTreeSet<_> = names
-        .filter(|name| one.get(*name) != other.get(*name))
-        .collect();
+    let differ = names.filter(|name| one.get(*name) != other.get(*name));
+    let differ: BTreeSet<_> = differ.collect();
     ensure!(differ.is_empty(), "two builds differ: {differ:?}");
     Ok(())
 }

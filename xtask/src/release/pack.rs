@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes a release's files from their parts. The result depends on nothing else: not on the time, a
-//! folder or the machine.
+//! Makes a release's files from their parts, and nothing else: no time, no folder, no machine.
 
-use std::{collections::BTreeMap, io::Write};
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use flate2::{Compression, GzBuilder};
+use serde_json::{Value, json};
 
-use super::Commit;
-use crate::{cross::Arch, fs::sha256, image, oci};
+use super::{Commit, SUMS};
+use crate::{
+    cross::Arch,
+    fs::sha256,
+    image,
+    oci::{self, Blob},
+};
 
 /// Contents of files. Key: the file's name.
 pub(super) type Files = BTreeMap<String, Vec<u8>>;
@@ -20,6 +24,7 @@ const PLUGIN: &str = "deploy/kubectl/kubectl-portolan";
 pub(super) struct Parts {
     pub(super) commit: Commit,
     pub(super) source: Option<String>,
+    pub(super) registry: Option<String>,
     pub(super) binaries: Vec<(Arch, Vec<u8>)>,
     /// Manual pages (`portolan-run.1`) and completions (`portolan.bash`, `_portolan`, ...).
     pub(super) pages: Files,
@@ -30,14 +35,17 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Returns the lines of a text file of the repository, without comments.
-    fn lines(&self, path: &str) -> Result<impl Iterator<Item = &str>> {
-        let content = self
-            .project
-            .get(path)
-            .with_context(|| format!("there is no {path}"))?;
-        let text = str::from_utf8(content).with_context(|| format!("read {path}"))?;
-        Ok(text.lines().filter(|line| !line.starts_with('#')))
+    fn text(&self, path: &str) -> Result<&str> {
+        let content = self.project.get(path);
+        let content = content.with_context(|| format!("there is no {path}"))?;
+        str::from_utf8(content).with_context(|| format!("read {path}"))
+    }
+
+    /// Returns the name that an image or a chart has in the registry, with its tag.
+    fn in_registry(&self, name: &str) -> String {
+        let folder = self.registry.as_deref().unwrap_or_default();
+        let name = format!("{}/{name}:{VERSION}", folder.trim_end_matches('/'));
+        name.trim_start_matches('/').to_owned()
     }
 
     /// Returns an archive of those files of the repository that have a name in it.
@@ -62,13 +70,11 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
     let mut files = parts.bills.clone();
     let commit = &parts.commit;
     let mut labels = vec![("revision", commit.id.as_str()), ("created", &commit.date)];
-    labels.extend(
-        parts
-            .source
-            .iter()
-            .map(|source| ("source", source.as_str())),
-    );
-    let archive = image::index(&parts.binaries, &labels)?;
+    let source = parts.source.iter();
+    labels.extend(source.map(|source| ("source", source.as_str())));
+    let labels = image::labels(&labels);
+    let name = parts.in_registry("portolan");
+    let archive = image::index(&name, &parts.binaries, &labels, Blob::compressed)?;
     files.insert(format!("portolan-{VERSION}-image.tar"), archive);
     for (arch, binary) in &parts.binaries {
         let name = format!("portolan-{VERSION}-linux-{}", arch.name());
@@ -77,8 +83,13 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
     // The helm chart, as `helm package` packs it, but with the same bytes each time.
     let chart =
         parts.archive(|path| Some(format!("portolan/{}", path.strip_prefix("deploy/chart/")?)))?;
-    files.insert("index.yaml".to_owned(), chart_index(parts, &chart)?);
-    files.insert(format!("portolan-{VERSION}.tgz"), chart);
+    let metadata: Value = serde_saphyr::from_str(parts.text("deploy/chart/Chart.yaml")?)?;
+    let index = chart_index(&parts.commit, &metadata, &chart);
+    files.insert("index.yaml".to_owned(), index.into_bytes());
+    files.insert(format!("portolan-{VERSION}.tgz"), chart.clone());
+    let name = parts.in_registry("charts/portolan");
+    let archive = oci::chart(&name, chart, &metadata, &labels)?;
+    files.insert(format!("portolan-{VERSION}-chart.tar"), archive);
     // The kubectl plugin, as krew can unpack it.
     let plugin = parts.archive(|path| {
         let is_part = [PLUGIN, "LICENSE-APACHE", "LICENSE-MIT"].contains(&path);
@@ -87,31 +98,29 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
     let digest = sha256(&plugin);
     files.insert(format!("kubectl-portolan-{VERSION}.tar.gz"), plugin);
     if let Some(source) = &parts.source {
-        let template = parts.lines("deploy/kubectl/krew.yaml")?;
-        let text: String = template.map(|line| format!("{line}\n")).collect();
+        let template = parts.text("deploy/kubectl/krew.yaml")?.lines();
+        let lines = template.filter(|line| !line.starts_with('#'));
+        let text: String = lines.map(|line| format!("{line}\n")).collect();
         let text = text.replace("VERSION", VERSION).replace("DIGEST", &digest);
         let text = text.replace("SOURCE", source.trim_end_matches('/'));
         files.insert(format!("portolan-{VERSION}-krew.yaml"), text.into_bytes());
     }
-    let sums = files
-        .iter()
-        .map(|(name, content)| format!("{}  {name}\n", sha256(content)));
-    let sums = sums.collect::<String>();
-    files.insert("SHA256SUMS".to_owned(), sums.into_bytes());
+    let sum = |(name, content): (&String, &Vec<u8>)| format!("{}  {name}\n", sha256(content));
+    let sums: String = files.iter().map(sum).collect();
+    files.insert(SUMS.to_owned(), sums.into_bytes());
     Ok(files)
 }
 
 /// Returns the index of a chart repository: with it, a web server's folder of the release is one.
-fn chart_index(parts: &Parts, chart: &[u8]) -> Result<Vec<u8>> {
-    let mut text = "apiVersion: v1\nentries:\n  portolan:\n    -\n".to_owned();
-    for line in parts.lines("deploy/chart/Chart.yaml")? {
-        text += &format!("      {line}\n");
-    }
-    let (date, digest) = (&parts.commit.date, sha256(chart));
-    text += &format!(
-        "      created: {date}\n      digest: {digest}\n      urls: [portolan-{VERSION}.tgz]\ngenerated: {date}\n"
-    );
-    Ok(text.into_bytes())
+/// JSON is YAML too.
+fn chart_index(commit: &Commit, metadata: &Value, chart: &[u8]) -> String {
+    let mut entry = metadata.clone();
+    entry["created"] = commit.date.as_str().into();
+    entry["digest"] = sha256(chart).into();
+    entry["urls"] = json!([format!("portolan-{VERSION}.tgz")]);
+    let entries = json!({"portolan": [entry]});
+    let index = json!({"apiVersion": "v1", "generated": commit.date, "entries": entries});
+    format!("{index:#}\n")
 }
 
 /// Packs the binary with manual pages, completions, systemd unit, licences and changelog.
@@ -136,9 +145,7 @@ fn plain(folder: &str, binary: &[u8], parts: &Parts) -> Result<Vec<u8>> {
 
 /// Returns a gzip-compressed tar archive of files, without name and time.
 fn archive(entries: Vec<Entry<'_>>) -> Result<Vec<u8>> {
-    let mut writer = GzBuilder::new().write(Vec::new(), Compression::best());
-    writer.write_all(&oci::tar(&entries)?).context("compress")?;
-    writer.finish().context("compress")
+    oci::gzip(&oci::tar(&entries)?)
 }
 
 #[cfg(test)]
@@ -151,8 +158,7 @@ mod tests {
         release::{compare, project},
     };
 
-    /// Returns the files of a release of the repository's own files and small binaries, after
-    /// `change`.
+    /// Returns a release of the repository's own files and small binaries, after `change`.
     fn files_of(change: impl FnOnce(&mut Parts)) -> Files {
         let pages = "portolan-run.1 settings.md portolan.bash _portolan".split(' ');
         let mut parts = Parts {
@@ -162,11 +168,12 @@ mod tests {
                 date: "2023-11-14T22:13:20Z".to_owned(),
             },
             source: Some("https://example.org/portolan".to_owned()),
+            registry: Some("example.org/it/".to_owned()),
             binaries: [(Arch::Amd64, "one"), (Arch::Arm64, "another")]
                 .map(|(arch, content)| (arch, content.as_bytes().to_vec()))
                 .into(),
             pages: pages.map(|name| (name.to_owned(), Vec::new())).collect(),
-            project: project().expect("the repository's files"),
+            project: project(Some("example.org/it/")).expect("the repository's files"),
             bills: [("portolan-proxy-user.cdx.json".to_owned(), b"{}".to_vec())].into(),
         };
         change(&mut parts);
@@ -176,12 +183,10 @@ mod tests {
     #[test]
     fn a_release_has_all_its_files_with_matching_checksums() {
         let files = files_of(|_| ());
-        let names = "SHA256SUMS index.yaml kubectl-portolan-V.tar.gz portolan-V-image.tar portolan-V-krew.yaml \
-            portolan-V-linux-amd64.tar.gz portolan-V-linux-arm64.tar.gz portolan-V.tgz portolan-proxy-user.cdx.json";
-        let found: Vec<_> = files
-            .keys()
-            .map(|name| name.replace(VERSION, "V"))
-            .collect();
+        let names = "SHA256SUMS index.yaml kubectl-portolan-V.tar.gz portolan-V-chart.tar portolan-V-image.tar \
+            portolan-V-krew.yaml portolan-V-linux-amd64.tar.gz portolan-V-linux-arm64.tar.gz portolan-V.tgz portolan-proxy-user.cdx.json";
+        let found = files.keys().map(|name| name.replace(VERSION, "V"));
+        let found: Vec<_> = found.collect();
         assert_eq!(found.join(" "), names);
         let sums = String::from_utf8(files["SHA256SUMS"].clone()).expect("text");
         assert_eq!(sums.lines().count(), files.len() - 1);
@@ -190,19 +195,43 @@ mod tests {
             assert_eq!(sum, sha256(&files[name]), "{name}");
         }
         let unpacked = |name: &str| unpacked(GzDecoder::new(files[name].as_slice()));
-        assert!(unpacked(&format!("portolan-{VERSION}.tgz")).contains_key("portolan/Chart.yaml"));
         let folder = format!("portolan-{VERSION}-linux-arm64");
         let inside = unpacked(&format!("{folder}.tar.gz"));
-        assert_eq!(
-            inside[&format!("{folder}/portolan")],
-            (0o755, b"another".to_vec())
-        );
+        let binary = &inside[&format!("{folder}/portolan")];
+        assert_eq!(*binary, (0o755, b"another".to_vec()));
         for name in "man/portolan-run.1 completions/_portolan docs/settings.md \
             systemd/portolan.service LICENSE-MIT"
             .split_whitespace()
         {
             assert!(inside.contains_key(&format!("{folder}/{name}")), "{name}");
         }
+    }
+
+    #[test]
+    fn the_chart_of_a_registry_and_of_a_repository_names_its_version_and_the_image() {
+        let files = files_of(|_| ());
+        let chart = &files[&format!("portolan-{VERSION}.tgz")];
+        let inside = unpacked(GzDecoder::new(chart.as_slice()));
+        let values = String::from_utf8(inside["portolan/values.yaml"].1.clone());
+        let image = "\nimage:\n  # The image's name, with its registry.\n  repository: example.org/it/portolan\n";
+        assert!(values.expect("text").contains(image));
+        let json = |content: &[u8]| serde_json::from_slice::<Value>(content).expect("JSON");
+        let listed = &json(&files["index.yaml"])["entries"]["portolan"][0];
+        assert_eq!(listed["version"], VERSION);
+        assert_eq!(listed["digest"], sha256(chart));
+        let archive = unpacked(files[&format!("portolan-{VERSION}-chart.tar")].as_slice());
+        let blob = |descriptor: &Value| {
+            let digest = descriptor["digest"].as_str().expect("a digest");
+            archive[&format!("blobs/{}", digest.replace(':', "/"))]
+                .1
+                .as_slice()
+        };
+        let top = &json(&archive["index.json"].1)["manifests"][0];
+        let name = &top["annotations"]["io.containerd.image.name"];
+        assert_eq!(name, &format!("example.org/it/charts/portolan:{VERSION}"));
+        let manifest = json(blob(top));
+        assert_eq!(blob(&manifest["layers"][0]), chart);
+        assert_eq!(json(blob(&manifest["config"]))["appVersion"], VERSION);
     }
 
     #[test]

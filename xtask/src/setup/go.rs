@@ -22,8 +22,7 @@ pub(crate) fn offer_control_plane(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Returns the folder with kube-apiserver, etcd and kubectl: the one that envtest uses, or that of
-/// the programs which are built here.
+/// Returns the folder with kube-apiserver, etcd and kubectl: envtest's, or that of built ones.
 pub(crate) fn control_plane() -> Result<PathBuf> {
     let Some(folder) = env::var_os(ASSETS).filter(|folder| !folder.is_empty()) else {
         return programs("kubernetes", CONTROL_PLANE);
@@ -42,16 +41,13 @@ fn source(module: &str) -> PathBuf {
     cargo::root().join("xtask/go").join(module)
 }
 
-/// Returns the folder in the cache for the programs of a module as it is now: its go.mod and go.sum
-/// pin all sources.
+/// Returns the cache's folder for a module's programs as it is now: go.mod and go.sum pin all.
 fn cached(module: &str) -> Result<PathBuf> {
     let mut files = fs::children(&source(module))?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "go"));
     files.sort();
-    files.splice(
-        0..0,
-        ["go.mod", "go.sum"].map(|name| source(module).join(name)),
-    );
+    let pinned = ["go.mod", "go.sum"].map(|name| source(module).join(name));
+    files.splice(0..0, pinned);
     let texts: Vec<_> = files.iter().map(fs::read).collect::<Result<_>>()?;
     let digest = &fs::sha256(texts.concat())[..32];
     Ok(cache_dir()?.join(format!("{module}-{digest}")))
@@ -71,8 +67,7 @@ pub(crate) fn program(module: &str, name: &str) -> Result<PathBuf> {
     Ok(programs(module, name)?.join(name))
 }
 
-/// Returns the folder that contains these programs, names with a space between. Builds the missing
-/// ones.
+/// Returns the folder with these programs, names with a space between. Builds the missing ones.
 pub(crate) fn programs(module: &str, names: &str) -> Result<PathBuf> {
     let folder = cached(module)?;
     if !has(module, names) {
@@ -84,14 +79,12 @@ pub(crate) fn programs(module: &str, names: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Builds a program under a temporary name first, so that a program with the final name is
-/// complete.
+/// Builds a program under a temporary name first: one with the final name is complete.
 fn build(module: &str, name: &str) -> Result<()> {
     let mut lines = PROGRAMS.lines();
     let head = lines.find_map(|line| line.strip_prefix(module)?.strip_prefix(' '));
-    let (versioned, takes) = head
-        .and_then(|head| head.split_once(' '))
-        .context("no such module")?;
+    let head = head.and_then(|head| head.split_once(' '));
+    let (versioned, takes) = head.context("no such module")?;
     let mut rows = lines.map_while(|line| line.strip_prefix("  "));
     let row = rows.find_map(|row| row.strip_prefix(name)?.strip_prefix(' '));
     let row = row.context("the module has no such program")?;
@@ -101,10 +94,8 @@ fn build(module: &str, name: &str) -> Result<()> {
     let mut pairs = words.windows(2);
     let version = pairs.find(|pair| pair[0] == versioned && pair[1].starts_with('v'));
     let version = version.context("go.mod has no version")?[1];
-    step(
-        "setup",
-        &format!("building {name} {version} with Go ({takes}, once per user)"),
-    );
+    let what = format!("building {name} {version} with Go ({takes}, once per user)");
+    step("setup", &what);
     let go = host::find_program("go").or_else(|| host::find_program("/usr/local/go/bin/go"));
     let go = go.context("Go 1.26 or newer is missing: install it (https://go.dev/dl)")?;
     let folder = cached(module)?;

@@ -37,9 +37,8 @@ pub(super) fn linker(llvm: u32) -> Result<()> {
     step("setup", &format!("{what} (about a minute, once per user)"));
     let prefix = llvm_prefix(llvm);
     let path = env::var_os("PATH").unwrap_or_default();
-    let path = [prefix.join("bin")]
-        .into_iter()
-        .chain(env::split_paths(&path));
+    let own = [prefix.join("bin")].into_iter();
+    let path = own.chain(env::split_paths(&path));
     let mut command = cargo::cargo("install");
     command
         .args([
@@ -96,8 +95,7 @@ pub(super) fn packages(names: &str) -> Result<()> {
     })
 }
 
-/// Downloads apt's package lists. A failure is only printed: if one source fails, packages of the
-/// others can still be installed.
+/// Downloads apt's package lists. A failure is only printed: other sources may have answered.
 pub(super) fn update_lists() {
     step("setup", "fetching apt's package lists");
     if let Err(error) = apt_get("update") {
@@ -121,10 +119,8 @@ pub(super) fn logged(command: &mut Command, what: &str) -> Result<()> {
     let status = status.with_context(|| format!("{what}: start the program"))?;
     if !status.success() {
         let tail = fs::tail(&file, 15).replace('\n', "\n    ");
-        bail!(
-            "{what}: {status}; the end of {}:\n    {tail}",
-            file.display()
-        );
+        let file = file.display();
+        bail!("{what}: {status}; the end of {file}:\n    {tail}");
     }
     Ok(())
 }

@@ -62,25 +62,20 @@ pub(crate) fn step(command: &str, text: &str) {
     eprintln!("{command} [{:6.1} s] {text}", START.elapsed().as_secs_f64());
 }
 
-/// Locks the cache folder, because two runs of `setup` at once would write the same files. The lock
-/// ends when the returned file is closed.
+/// Locks the cache folder, which two runs at once would write, until the file is closed.
 fn lock() -> Result<File> {
     let file = cache_dir()?.join("lock");
     fs::create_dir_all(cache_dir()?)?;
     let failed = || format!("lock {}", file.display());
     let lock = File::create(&file).with_context(failed)?;
     if lock.try_lock().is_err() {
-        step(
-            "setup",
-            "waiting until another set-up of this user has ended",
-        );
+        step("setup", "waiting until another set-up of this user ends");
         lock.lock().with_context(failed)?;
     }
     Ok(lock)
 }
 
-/// A cargo subcommand that is built once per user of this machine: its name and version, and a text
-/// for the user about how long that takes.
+/// A cargo subcommand that is built once per user: name, version, and how long that takes.
 pub(crate) struct CargoTool(&'static str, &'static str, &'static str);
 
 /// The cargo subcommand that checks licences and sources of dependencies.
@@ -113,8 +108,7 @@ impl CargoTool {
     }
 }
 
-/// Installs the Debian packages of those programs that are missing. Each word of `programs` is
-/// `PROGRAM=PACKAGE`, or the one name of both.
+/// Installs missing programs' Debian packages. Each word is `PROGRAM=PACKAGE`, or the name of both.
 pub(crate) fn tools(programs: &str) -> Result<()> {
     packages(&missing_of(programs))
 }
@@ -139,9 +133,8 @@ fn install_locked(packages: &[String]) -> Result<()> {
 
 /// Returns the Debian packages of those programs that are not installed.
 fn missing_of(programs: &str) -> Vec<String> {
-    let pairs = programs
-        .split_whitespace()
-        .map(|word| word.split_once('=').unwrap_or((word, word)));
+    let words = programs.split_whitespace();
+    let pairs = words.map(|word| word.split_once('=').unwrap_or((word, word)));
     let missing = pairs.filter(|(program, _)| host::find_program(program).is_none());
     missing.map(|(_, package)| package.to_owned()).collect()
 }
@@ -149,9 +142,8 @@ fn missing_of(programs: &str) -> Vec<String> {
 /// Returns the cache folder of all clones of a user, as proxy-user/datapath/build.rs does.
 pub(crate) fn cache_dir() -> Result<PathBuf> {
     let folder = |name| {
-        env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
+        let value = env::var_os(name).filter(|value| !value.is_empty());
+        value.map(PathBuf::from)
     };
     let base = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
     let base = base.context("find the cache folder: set XDG_CACHE_HOME or HOME; neither is set")?;

@@ -12,8 +12,7 @@ use super::{
 };
 use crate::{cargo, command, fs, host};
 
-/// The version of bpf-linker that is built if no installed one fits. aya cannot read the BTF of
-/// maps that older versions emit.
+/// The bpf-linker that is built if none fits. aya cannot read older ones' BTF of maps.
 pub(super) const LINKER_VERSION: &str = "0.13.0";
 /// LLVM versions that bpf-linker `LINKER_VERSION` can be built against.
 const LINKER_LLVM: RangeInclusive<u32> = 21..=23;
@@ -134,9 +133,8 @@ fn ask(program: impl AsRef<OsStr>, words: &str) -> Option<String> {
 /// Returns the compilers that can build for the BPF target: rustup's nightly ones first.
 fn compilers() -> Vec<Compiler> {
     let toolchains = ask("rustup", "toolchain list").unwrap_or_default();
-    let nightlies = toolchains
-        .lines()
-        .filter_map(|line| line.split_whitespace().next());
+    let lines = toolchains.lines();
+    let nightlies = lines.filter_map(|line| line.split_whitespace().next());
     let nightlies = nightlies.filter(|toolchain| toolchain.starts_with("nightly"));
     let which = |name| Some(ask("rustup", &format!("which --toolchain {name} rustc"))?.into());
     let mut candidates: Vec<PathBuf> = nightlies.filter_map(which).collect();
@@ -144,10 +142,8 @@ fn compilers() -> Vec<Compiler> {
     candidates.extend(host::find_program("rustc"));
     let mut found: Vec<Compiler> = Vec::new();
     for rustc in candidates {
-        if found
-            .iter()
-            .all(|compiler| compiler.toolchain.rustc != rustc)
-        {
+        let is_new = |known: &Compiler| known.toolchain.rustc != rustc;
+        if found.iter().all(is_new) {
             found.extend(compiler(rustc));
         }
     }
@@ -198,8 +194,7 @@ fn linkers() -> Vec<PathBuf> {
     all.filter(is_new).collect()
 }
 
-/// Returns true if Debian's development files of this LLVM version are installed, including Polly,
-/// which bpf-linker is linked with as well.
+/// Returns true if this LLVM's development files are installed, and Polly, which bpf-linker links.
 fn has_llvm_dev(llvm: u32) -> bool {
     let prefix = install::llvm_prefix(llvm);
     prefix.join("bin/llvm-config").exists() && prefix.join("lib/libPolly.a").exists()

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The chosen toolchain, and the file with `key=value` lines from which
-//! proxy-user/datapath/build.rs reads it.
+//! The chosen toolchain, and its file of `key=value` lines for proxy-user/datapath/build.rs.
 
 use std::{
     env,
@@ -73,23 +72,19 @@ impl Toolchain {
         let text = format!(
             "cargo={cargo}\nrustc={rustc}\nlinker={linker}\nrustc-version={version}\n{std}"
         );
-        if fs::read_to_string(file).ok().as_ref() != Some(&text) {
-            fs::replace(file, text)?;
-        }
+        fs::replace(file, text)?;
         Ok(self)
     }
 
     pub(super) fn summary(&self) -> String {
-        let core = if self.build_std {
-            ", building core from rust-src"
-        } else {
-            ""
+        let core = match self.build_std {
+            true => ", building core from rust-src",
+            false => "",
         };
         format!("{}{core}; {}", self.version, self.linker.display())
     }
 
-    /// Returns a cargo command for the kernel programs, in the environment that
-    /// proxy-user/datapath/build.rs uses.
+    /// Returns a cargo command for the kernel programs, in the environment of datapath/build.rs.
     pub(crate) fn command(&self, cargo: &Path, subcommand: &str, rustflags: &[&str]) -> Command {
         let mut command = Command::new(cargo);
         command
@@ -102,10 +97,8 @@ impl Toolchain {
             .env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"))
             .env("CARGO_PROFILE_RELEASE_PANIC", "abort");
         if !self.build_std {
-            command.env(
-                "RUSTC_BOOTSTRAP",
-                "aya_ebpf,aya_log_ebpf,portolan,proxy_ebpf",
-            );
+            let crates = "aya_ebpf,aya_log_ebpf,portolan,proxy_ebpf";
+            command.env("RUSTC_BOOTSTRAP", crates);
         }
         cargo::remove_own_variables(&mut command);
         let inherited =
@@ -118,18 +111,7 @@ impl Toolchain {
 }
 
 /// The trial program: a minimal kernel program.
-const MANIFEST: &str = r#"
-[package]
-name = "probe"
-version = "0.0.0"
-edition = "2024"
-[[bin]]
-name = "probe"
-path = "probe.rs"
-[workspace]
-[profile.release]
-lto = true
-"#;
+const MANIFEST: &str = include_str!("../../setup/probe.toml");
 
 const LOCK: &str = "version = 4\n\n[[package]]\nname = \"probe\"\nversion = \"0.0.0\"\n";
 

@@ -3,7 +3,6 @@
 //! pace, until the end of the run.
 
 mod datagrams;
-mod persistent;
 mod plan;
 mod short;
 mod streams;
@@ -22,13 +21,12 @@ use lab::random::Random;
 pub(crate) use self::plan::{HELD, HOLDER, Plan, plans};
 use crate::{
     cluster::{PORT, Service, frontend},
+    pods::ROLLING,
     record::{Begun, Exchange, Span, Tally},
-    rolling::ROLLING,
     world::{Origin, World, is_here, v6_of},
 };
 
-/// Timeout of a TCP connection or of an answer over TCP. Long enough for a SYN that is repeated
-/// after a second.
+/// Timeout of a TCP connection or of an answer over TCP: longer than until the second SYN.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The time from a change of endpoints until no new connection follows the old ones.
@@ -119,8 +117,7 @@ impl Calls<'_> {
         outcome.ok()
     }
 
-    /// Does one exchange by `work`, on what is kept or else on what `open` makes. It is kept if
-    /// `work` returns true.
+    /// Does one exchange by `work`, on what is kept or `open` makes; kept if `work` returns true.
     fn exchange_on<T>(
         &mut self,
         kept: &mut Kept<T>,
@@ -192,12 +189,11 @@ impl Answer {
                 seen,
                 is_last: word == "bye",
             }),
-            (Ok(by), Ok(_), "stranger", _) => Err(io::Error::other(format!(
-                "{by} answers, which is no endpoint of the service"
-            ))),
-            _ => Err(io::Error::other(format!(
-                "an answer that is none: {text:.80}"
-            ))),
+            (Ok(by), Ok(_), "stranger", _) => {
+                let fault = format!("{by} answers, which is no endpoint of the service");
+                Err(io::Error::other(fault))
+            }
+            _ => Err(io::Error::other(format!("no sound answer: {text:.80}"))),
         }
     }
 }
@@ -212,16 +208,9 @@ fn ensure_same(before: Option<Ipv4Addr>, now: Ipv4Addr) -> io::Result<()> {
 }
 
 impl Plan {
-    /// Runs the planned client at its origin: it does exchanges until the end of the run. Returns
-    /// their tally.
-    pub(crate) fn run(
-        self,
-        world: &World,
-        span: Span,
-        has_proxy: bool,
-        seed: u64,
-    ) -> Result<Tally> {
-        let by = self.by.filter(|_| has_proxy);
+    /// Runs the planned client at its origin until the end of the run. Returns its tally.
+    pub(crate) fn run(self, world: &World, span: Span, proxied: bool, seed: u64) -> Result<Tally> {
+        let by = self.by.filter(|_| proxied);
         let calls = Calls {
             service: self.service,
             frontend: by.map(|by| frontend(self.service, by, self.is_v6)),

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads plan.txt, the list of all clients: what each does, from where, to which service, and how
-//! often.
+//! Reads plan.txt, the list of all clients: what each does, whence, to which service, how often.
 
 use std::{fmt, time::Duration};
 
@@ -10,9 +9,8 @@ use clap::ValueEnum;
 use super::{
     Client,
     datagrams::{LARGE, LENGTH, Queries, Question, Simplex, Socket},
-    persistent::Holder,
     short::{Associations, Crowd, Ftp, Inside, Short, Sticky},
-    streams::{Idle, KeepAlive, Pool, Stream},
+    streams::{Holder, Idle, KeepAlive, Pool, Stream},
 };
 use crate::{
     cluster::{Frontend, Service},
@@ -31,8 +29,7 @@ pub(crate) struct Plan {
     name: &'static str,
     pub(crate) origin: Origin,
     pub(crate) service: Service,
-    /// The kind of address by which the client reaches the service. None: it calls an endpoint
-    /// directly.
+    /// The kind of address by which the client reaches the service. None: it calls an endpoint.
     pub(crate) by: Option<Frontend>,
     pub(crate) is_v6: bool,
     /// Time from the beginning of one exchange to the next.
@@ -70,8 +67,7 @@ fn make<C: Client + Default + 'static>() -> Box<dyn Client> {
 const SHORT_CONNECTIONS: &str = "short connections";
 const AT_ONCE: &str = "200 connections at once";
 
-/// The names of clients end with this if they call an endpoint directly. Their times show how fast
-/// the machine itself is.
+/// The names of clients end with this if they call an endpoint directly, at the machine's speed.
 const DIRECT: &str = "direct";
 
 /// The name of clients that hold connections to pods of which one goes.
@@ -112,9 +108,8 @@ fn maker(kind: &str) -> Option<Make> {
 pub(crate) fn plans() -> Result<Vec<Plan>> {
     let lines = include_str!("plan.txt").lines();
     let rows = lines.filter(|line| !line.starts_with('#'));
-    rows.map(|row| of_kind(row).with_context(|| format!("plan.txt: {row}")))
-        .collect::<Result<Vec<_>>>()
-        .map(|plans| plans.concat())
+    let plans = rows.map(|row| of_kind(row).with_context(|| format!("plan.txt: {row}")));
+    Ok(plans.collect::<Result<Vec<_>>>()?.concat())
 }
 
 /// Returns the clients of one kind.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients that open a TCP connection for each request: one after another, and 200 at once. Also
-//! one of SCTP.
+//! Clients that open a TCP connection for each request, singly and 200 at once. One of SCTP, too.
 
 use std::{
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},
@@ -30,8 +29,7 @@ const LENGTH: u64 = 100;
 pub(super) struct Connection(BufReader<TcpStream>);
 
 impl Connection {
-    /// Connects to `begun.to`, from source port `port` (0: any). Writes the local address into
-    /// `begun`.
+    /// Connects to `begun.to`, from source port `port` (0: any). Writes the own address to `begun`.
     pub(super) fn open(begun: &mut Begun, port: u16) -> io::Result<Self> {
         let socket = loop {
             let socket = Socket::new(Domain::for_address(begun.to), Type::STREAM, None)?;
@@ -46,8 +44,7 @@ impl Connection {
             begun.local = socket.local_addr()?.as_socket();
             match connected {
                 Ok(()) => break socket,
-                // The previous connection from the same port still waits for its last
-                // acknowledgement.
+                // The previous connection from this port still waits for its last acknowledgement.
                 Err(error)
                     if port != 0
                         && error.kind() == ErrorKind::AddrNotAvailable
@@ -83,8 +80,7 @@ impl Connection {
         }
     }
 
-    /// Returns how the connection has ended; None if it has not. Sends a request if `speaks`, and
-    /// waits for no answer.
+    /// Returns how the connection has ended; None if it has not. Sends a request if `speaks`.
     pub(super) fn end(&mut self, calls: &Calls<'_>, speaks: bool) -> Option<io::Error> {
         const MOMENT: Duration = Duration::from_millis(10);
         let mut probe = || {
@@ -98,16 +94,11 @@ impl Connection {
         error.filter(|error| error.kind() != ErrorKind::WouldBlock)
     }
 
-    /// Sends a request for an answer of `length` bytes. If the answer says that the server closes
+    /// Sends a request for an answer of `size` bytes. If the answer says that the server closes
     /// the connection, waits for it.
-    pub(super) fn ask(
-        &mut self,
-        calls: &Calls<'_>,
-        length: u64,
-        has_to_close: bool,
-    ) -> io::Result<Answer> {
+    pub(super) fn ask(&mut self, calls: &Calls<'_>, size: u64, closes: bool) -> io::Result<Answer> {
         let number = nonce();
-        self.send(&calls.request("ask", [number, length, u64::from(has_to_close)]))?;
+        self.send(&calls.request("ask", [number, size, u64::from(closes)]))?;
         let answer = self.receive()?;
         if answer.number != number {
             return Err(io::Error::other("the answer to another question"));
@@ -135,8 +126,7 @@ fn named(attempt: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{attempt}: {error}"))
 }
 
-/// Opens a connection and sends one request. The server closes first if `server_closes`, else the
-/// client.
+/// Opens a connection and sends one request. The server closes first if `server_closes`.
 fn once(calls: &Calls<'_>, to: SocketAddr, server_closes: bool) -> Exchange {
     let mut begun = Begun::now(to, calls.tally.plan.origin.source());
     let connection = Connection::open(&mut begun, 0);
@@ -230,17 +220,14 @@ impl Client for Crowd {
                 small.spawn_scoped(scope, move || once(shared, to, number.is_multiple_of(2)))
             };
             let threads: Vec<_> = to.into_iter().enumerate().flat_map(ask).collect();
-            threads
-                .into_iter()
-                .flat_map(thread::ScopedJoinHandle::join)
-                .collect()
+            let threads = threads.into_iter();
+            threads.flat_map(thread::ScopedJoinHandle::join).collect()
         });
         ended.iter().for_each(|exchange| calls.note(exchange));
     }
 }
 
-/// A client that sends the first packet of an SCTP association and reads the second, from a new
-/// port each time.
+/// A client that sends an SCTP association's first packet and reads the second, by a new port.
 #[derive(Default)]
 pub(super) struct Associations;
 

@@ -45,8 +45,7 @@ impl Plumbing {
 
 /// The node's end of the veth that is its uplink.
 pub const UPLINK: &str = "eth0";
-/// The far end of the uplink, in the outside namespace: packets that left the node are captured
-/// here.
+/// The far end of the uplink, in the outside namespace: there packets from the node are captured.
 pub const UPLINK_PEER: &str = "to-node";
 
 const TO_SETTLE: Duration = Duration::from_secs(5);
@@ -117,11 +116,8 @@ impl Topology {
                 let Some(link) = links.lines().filter(is_ours).find(is_down) else {
                     break;
                 };
-                ensure!(
-                    Instant::now() < deadline,
-                    "{} does not come up: {link}",
-                    host.name()
-                );
+                let name = host.name();
+                ensure!(Instant::now() < deadline, "{name} does not come up: {link}");
                 thread::sleep(Duration::from_millis(1));
             }
         }
@@ -154,8 +150,7 @@ pub const HOST_PARAMETERS: [(&str, &str); 10] = [
     ("ipv6/conf/default/accept_redirects", "0"),
 ];
 
-/// Kernel parameters of the node: a router with strict reverse path filters, as distributions
-/// configure it.
+/// Kernel parameters of the node: a router with strict reverse path filters, as is usual.
 pub const NODE_PARAMETERS: [(&str, &str); 8] = [
     ("ipv4/ip_forward", "1"),
     ("ipv4/conf/all/rp_filter", "1"),

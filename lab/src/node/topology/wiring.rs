@@ -37,9 +37,8 @@ impl Topology {
         );
         let mut remote = String::from("link set lo up\n");
         let segment = self.outside.path();
-        for (index, (script, peer)) in
-            (UPLINK_INDEX..).zip([(&mut node, UPLINK_PEER), (&mut remote, "to-remote")])
-        {
+        let ends = [(&mut node, UPLINK_PEER), (&mut remote, "to-remote")];
+        for (index, (script, peer)) in (UPLINK_INDEX..).zip(ends) {
             writeln!(
                 script,
                 "link add {UPLINK} index {index} type veth peer name {peer} netns {segment}"
@@ -52,12 +51,8 @@ impl Topology {
         let mut subnets = BTreeMap::new();
         for ip in &layout.node {
             let net = subnet(*ip);
-            writeln!(
-                node,
-                "addr add {ip}/{}{} dev {UPLINK}",
-                net.prefix_len(),
-                nodad(*ip)
-            )?;
+            let rest = format!("{}{}", net.prefix_len(), nodad(*ip));
+            writeln!(node, "addr add {ip}/{rest} dev {UPLINK}")?;
             if subnets.contains_key(&net) {
                 continue;
             }
@@ -67,17 +62,8 @@ impl Topology {
             gateways.push(others);
             subnets.insert(net, router);
             first.entry(ip.is_ipv4()).or_insert([*ip, router, others]);
-            let length = net.prefix_len();
-            writeln!(
-                outside,
-                "addr add {router}/{length}{} dev {SEGMENT}",
-                nodad(router)
-            )?;
-            writeln!(
-                remote,
-                "addr add {others}/{length}{} dev {UPLINK}",
-                nodad(others)
-            )?;
+            writeln!(outside, "addr add {router}/{rest} dev {SEGMENT}")?;
+            writeln!(remote, "addr add {others}/{rest} dev {UPLINK}")?;
         }
         for [node_ip, router, others] in first.values() {
             let same = |ip: &&IpAddr| ip.is_ipv4() == node_ip.is_ipv4();
@@ -89,22 +75,14 @@ impl Topology {
                 writeln!(node, "route add {} via {others} dev {UPLINK}", host(*ip))?;
             }
             for ip in layout.outside.iter().filter(same) {
-                writeln!(
-                    outside,
-                    "addr add {}{} dev {SEGMENT}",
-                    host(*ip),
-                    nodad(*ip)
-                )?;
+                let address = format!("{}{}", host(*ip), nodad(*ip));
+                writeln!(outside, "addr add {address} dev {SEGMENT}")?;
             }
-            // Packets to an unowned address must pass the node, also if it is in a subnet of the
-            // node.
+            // Packets to an unowned address must pass the node, even in a subnet of the node.
             for ip in layout.unowned.iter().filter(same) {
-                writeln!(node, "route add {} via {router} dev {UPLINK}", host(*ip))?;
-                writeln!(
-                    outside,
-                    "route add {} via {node_ip} dev {SEGMENT}",
-                    host(*ip)
-                )?;
+                let to = host(*ip);
+                writeln!(node, "route add {to} via {router} dev {UPLINK}")?;
+                writeln!(outside, "route add {to} via {node_ip} dev {SEGMENT}")?;
             }
         }
         self.node.ip(&node)?;
@@ -127,12 +105,8 @@ impl Topology {
             }
             let gateway = self.layout.spare(net, false, &[])?;
             self.node_addresses.push(gateway);
-            writeln!(
-                node,
-                "addr add {gateway}/{}{} dev {POD_BRIDGE}",
-                net.prefix_len(),
-                nodad(gateway)
-            )?;
+            let rest = format!("{}{}", net.prefix_len(), nodad(gateway));
+            writeln!(node, "addr add {gateway}/{rest} dev {POD_BRIDGE}")?;
         }
         self.node.ip(&node)
     }
@@ -150,8 +124,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Removes a pod's interface. The kernels of the pod and the node forget what they know about
-    /// it.
+    /// Removes a pod's interface. The kernels of the pod and the node forget all about it.
     pub fn unplug(&self, pod: usize) -> Result<()> {
         self.node.ip(&format!("link del veth{pod}\n"))
     }
@@ -163,8 +136,7 @@ impl Topology {
         self.plug_as(pod, pod)
     }
 
-    /// Like [`Self::plug`], with the addresses of the pod `of` in the layout, which has been
-    /// unplugged.
+    /// Like [`Self::plug`], with the addresses of the pod `of` in the layout, which is unplugged.
     pub fn plug_as(&self, pod: usize, of: usize) -> Result<()> {
         static NEXT: AtomicUsize = AtomicUsize::new(1000);
         let index = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -177,14 +149,11 @@ impl Topology {
             return Ok(());
         }
         // Packets that are sent before the bridge forwards are lost.
-        namespace.set(&[
-            ("ipv4/conf/eth0/arp_notify", "1"),
-            ("ipv6/conf/eth0/ndisc_notify", "1"),
-        ])?;
+        let of_v6 = ("ipv6/conf/eth0/ndisc_notify", "1");
+        namespace.set(&[("ipv4/conf/eth0/arp_notify", "1"), of_v6])?;
         let [high, low] = (index as u16).to_be_bytes();
-        namespace.ip(&format!(
-            "link set eth0 address 02:00:00:00:{high:02x}:{low:02x}\n"
-        ))
+        let mac = format!("02:00:00:00:{high:02x}:{low:02x}");
+        namespace.ip(&format!("link set eth0 address {mac}\n"))
     }
 
     /// Returns commands for the node that create a pod's veth pair. The pod has the addresses of
@@ -240,9 +209,8 @@ impl Topology {
     fn route_bridged(&self, ip: IpAddr, script: &mut String) -> Result<()> {
         let net = subnet(ip);
         let mut gateways = self.node_addresses.iter().rev();
-        let gateway = gateways
-            .find(|gateway| net.contains(*gateway))
-            .context("a pod's subnet without a gateway")?;
+        let gateway = gateways.find(|gateway| net.contains(*gateway));
+        let gateway = gateway.context("a pod's subnet without a gateway")?;
         writeln!(script, "route add default via {gateway} dev eth0")?;
         let elsewhere = self.layout.remote.iter().chain(&self.layout.unowned);
         for other in elsewhere.filter(|other| net.contains(*other)) {

@@ -17,8 +17,7 @@ use crate::traffic::{
     sctp::{self, Chunk},
 };
 
-/// Time to wait for our server's answer after an ABORT: a kernel with its own SCTP sends an ABORT
-/// in addition.
+/// Time to wait for our server's answer after an ABORT, which a kernel with SCTP sends, too.
 const ABORT_GRACE: Duration = Duration::from_millis(50);
 
 impl Client<'_> {

@@ -55,10 +55,9 @@ impl<'a> Client<'a> {
                 _ => self.tcp(to, length),
             })?
             .with_context(|| {
+                let (protocol, own) = (protocol.name(), self.address);
                 format!(
-                    "call {to} {} from {} in {}",
-                    protocol.name(),
-                    self.address,
+                    "call {to} {protocol} from {own} in {}",
                     self.namespace.name()
                 )
             })
@@ -87,10 +86,9 @@ impl<'a> Client<'a> {
     fn local_address(&self, socket: &Socket) -> io::Result<SocketAddr> {
         let local = socket.local_addr()?.as_socket();
         let local = local.ok_or_else(|| io::Error::other("a socket without an address"))?;
-        let ip = if local.ip().is_unspecified() {
-            self.address
-        } else {
-            local.ip()
+        let ip = match local.ip().is_unspecified() {
+            true => self.address,
+            false => local.ip(),
         };
         Ok(SocketAddr::new(ip, local.port()))
     }

@@ -64,12 +64,8 @@ impl Client<'_> {
 /// Closing the socket is not enough: a process that another thread is starting may still have it
 /// open.
 fn disconnect(stream: &TcpStream) -> io::Result<()> {
+    let length = size_of::<libc::sockaddr>() as u32;
     // SAFETY: zeros are an address of the family AF_UNSPEC, and the length is that of an address.
-    let nobody = unsafe {
-        SockAddr::new(
-            SockAddrStorage::zeroed(),
-            size_of::<libc::sockaddr>() as u32,
-        )
-    };
+    let nobody = unsafe { SockAddr::new(SockAddrStorage::zeroed(), length) };
     SockRef::from(stream).connect(&nobody)
 }

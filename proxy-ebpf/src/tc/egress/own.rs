@@ -11,19 +11,20 @@
 use proxy_common::{
     Counter, FlowEntry, FlowKey, FlowKind, Port, Protocol,
     flow::{Anew, ClientInterface, begins_anew, may_begin},
-    masquerade::{PORT_TRIES, PortRanges, reuse},
+    maps::generation,
+    masquerade::{PORT_TRIES, reuse},
     ports as port_bits,
 };
 
 use crate::{
     count::Outcome,
     family::Family,
-    globals, helpers,
+    globals,
     maps::{
         flow::{self, Claim},
         node, ports, room,
-        slots::{FULL, OURS, TAKEN},
-        workspace::{Clock, Scratch, Workspace},
+        slots::{FULL, OURS},
+        workspace::{Clock, Scratch},
     },
     packet::{NatTarget, Packet, Skb},
     tc::{
@@ -42,14 +43,8 @@ by_family! {
 
 #[inline(always)]
 fn decide_on<F: Family>(skb: Skb) -> Outcome {
-    let (
-        Some(Workspace {
-            packet,
-            clock,
-            scratch,
-        }),
-        Some(settings),
-    ) = (flow::filled_workspace::<F>(), node::settings())
+    let (Some((packet, clock, scratch)), Some(settings)) =
+        (flow::filled_workspace::<F>(), node::settings())
     else {
         return Outcome::pass(Counter::Untouched);
     };
@@ -58,7 +53,11 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         return outcome;
     }
     let key = &packet.key;
-    if !may_begin(key.protocol, packet.signals) || node::is_drained() || node::is_behind() {
+    // Also once no agent has come for long: nothing else removes flows then whose answers another
+    // proxy's connections would get.
+    if !may_begin(key.protocol, packet.signals)
+        || node::is_in_succession(generation::DRAINED | generation::BEHIND)
+    {
         return Outcome::pass(Counter::Untouched);
     }
     scratch.key.assign_reversed(key);
@@ -77,23 +76,17 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         release::<F>(scratch);
         return pass_noted::<F>(skb, key, scratch);
     }
-    direct::fill_reply::<F>(scratch, key);
-    let mut search = Search::<F> {
-        skb,
-        scratch,
-        ranges: &settings.masquerade_ports,
-        hash: key.hash(),
-        result: TAKEN,
+    let is_usable = |answers: &FlowKey<F::Addr>| {
+        // As in `masquerade`: answers to a port that a frontend has would be taken for requests.
+        let port = answers.dst_port;
+        let is_free = ports::bits(port) & (port_bits::FRONTEND | port_bits::NODE_PORT) == 0
+            && !is_in_use::<F>(skb, answers);
+        if is_free {
+            ports::announce(port, port_bits::MASQUERADE);
+        }
+        is_free
     };
-    helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
-    if search.result == FULL {
-        let tuple = &raw const search.scratch.key;
-        room::make::<F>(tuple, search.scratch);
-        helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
-    }
-    let Search {
-        scratch, result, ..
-    } = search;
+    let result = direct::claim_port::<F, _>(key, settings, scratch, PORT_TRIES, is_usable);
     if result != OURS {
         scratch.key.assign_reversed(key);
         if rank_of::<F>(scratch, 0) == reuse::NEVER {
@@ -192,44 +185,4 @@ fn leave<F: Family>(skb: Skb, packet: &Packet<F::Addr>, port: Port) -> Outcome {
         other_port: packet.key.dst_port,
     };
     translate::source::<F>(skb, packet, &target, Counter::Masqueraded)
-}
-
-/// The search for a source port that no flow to this backend has and that is not in use
-/// otherwise.
-struct Search<'a, F: Family> {
-    skb: Skb,
-    scratch: &'a mut Scratch<F::Addr>,
-    ranges: &'a PortRanges,
-    hash: u32,
-    result: u32,
-}
-
-extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
-    let Search {
-        skb,
-        scratch,
-        ranges,
-        hash,
-        result,
-    } = search;
-    let Some(port) = ranges.candidate(Port::ANY, *hash, n as u32) else {
-        return helpers::STOP;
-    };
-    let Scratch { key, entry, .. } = &mut **scratch;
-    // As in `masquerade`: answers to a port that a frontend has would be taken for requests.
-    if ports::bits(port) & (port_bits::FRONTEND | port_bits::NODE_PORT) != 0 {
-        return 0;
-    }
-    key.set_ports(key.src_port, port);
-    if is_in_use::<F>(*skb, key) {
-        return 0;
-    }
-    ports::announce(port, port_bits::MASQUERADE);
-    flow::seal::<F>(entry, key);
-    *result = match flow::claim::<F>(key, entry) {
-        Claim::Taken => return 0,
-        Claim::Ours => OURS,
-        Claim::Full => FULL,
-    };
-    helpers::STOP
 }

@@ -124,7 +124,6 @@ fn consequence(program: &str) -> &'static str {
         "expire_v4" | "expire_v6" => {
             "idle flows of that family are removed only to make room for new ones"
         }
-        "bind_v4" | "bind_v6" => "reserveNodePorts does not reserve ports of that family",
         _ => {
             "the socket hooks that need it are not attached: pods are served on the packet path, and the node's own \
              processes may not reach services by that family and protocol"

@@ -92,11 +92,12 @@ pub fn decide(
     [limit, of_flows]: [u64; 2],
 ) -> Decision {
     let mut limited = Decision::Enough;
-    // If memory does not suffice for what is needed, try again with twice the size at most.
-    for most in [64, 2] {
+    // If memory does not suffice for what is needed, try again with twice the size at most, and
+    // then without the flow tables: flows hinder no service.
+    for (most, of_flows) in [(64, of_flows), (2, of_flows), (64, 0), (2, 0)] {
         let enlarged = enlarge(now, fills, refused, services, most, of_flows);
         let Some((first, larger)) = enlarged else {
-            return Decision::Enough;
+            break;
         };
         let needed = memory_of(&now) + memory_of(&larger);
         if needed <= limit {
@@ -131,28 +132,20 @@ mod tests {
         held: 1000,
     };
 
-    fn fill(map: &'static str, entries: u32, capacity: u32) -> Fill {
-        Fill {
-            map,
-            entries,
-            capacity,
-        }
-    }
-
     #[test]
     fn a_map_that_is_three_quarters_full_doubles_once() {
         let now = Capacities::default();
         let size = now.frontends;
         let none = BTreeSet::new();
         let decided = |fills: &[Fill]| decide(now, fills, &none, ALL_SERVED, [u64::MAX; 2]);
-        let enough = fill(maps::FRONTENDS_V4, size / 4 * 3 - 1, size);
+        let enough = Fill::new(maps::FRONTENDS_V4, size / 4 * 3 - 1, size);
         assert_eq!(decided(&[enough]), Decision::Enough);
-        let full = fill(maps::FRONTENDS_V4, size / 4 * 3, size);
+        let full = Fill::new(maps::FRONTENDS_V4, size / 4 * 3, size);
         let larger = Capacities {
             frontends: 2 * size,
             ..now
         };
-        let both = [full, fill(maps::FRONTENDS_V6, size, size)];
+        let both = [full, Fill::new(maps::FRONTENDS_V6, size, size)];
         assert_eq!(decided(&both), Decision::Grow(larger));
     }
 
@@ -164,12 +157,12 @@ mod tests {
             held: 25_000,
         };
         let fills = [
-            fill(maps::BACKENDS_V4, now.backends - 10, now.backends),
-            fill(maps::BACKENDS_V6, 0, now.backends),
-            fill(maps::SLOTS, now.slots / 4, now.slots),
-            fill(maps::FRONTENDS_V4, now.frontends / 8, now.frontends),
-            fill(FLOW_SLOTS_V4, now.flows / 2, now.flows),
-            fill(SOCKETS_V6, now.sockets / 2, now.sockets),
+            Fill::new(maps::BACKENDS_V4, now.backends - 10, now.backends),
+            Fill::new(maps::BACKENDS_V6, 0, now.backends),
+            Fill::new(maps::SLOTS, now.slots / 4, now.slots),
+            Fill::new(maps::FRONTENDS_V4, now.frontends / 8, now.frontends),
+            Fill::new(FLOW_SLOTS_V4, now.flows / 2, now.flows),
+            Fill::new(SOCKETS_V6, now.sockets / 2, now.sockets),
         ];
         let refused = BTreeSet::from([maps::BACKENDS_V4]);
         let [eightfold, double] = [8, 2].map(|times| Capacities {
@@ -183,6 +176,23 @@ mod tests {
             let decided = decide(now, &fills, &refused, services, [limit; 2]);
             assert_eq!(decided, Decision::Grow(larger));
         }
+    }
+
+    #[test]
+    fn flows_that_cannot_grow_hinder_no_service() {
+        let now = Capacities::default();
+        let larger = Capacities {
+            frontends: 2 * now.frontends,
+            ..now
+        };
+        let flows = Fill::new(FLOW_SLOTS_V4, now.flows, now.flows);
+        let fills = [
+            flows,
+            Fill::new(maps::FRONTENDS_V4, now.frontends, now.frontends),
+        ];
+        let limits = [memory_of(&now) + memory_of(&larger), u64::MAX];
+        let decided = decide(now, &fills, &BTreeSet::new(), ALL_SERVED, limits);
+        assert_eq!(decided, Decision::Grow(larger));
     }
 
     #[test]
@@ -209,7 +219,7 @@ mod tests {
             ..now
         };
         let needed = memory_of(&now) + memory_of(&larger);
-        let fills = [fill(maps::SLOTS, 0, now.slots)];
+        let fills = [Fill::new(maps::SLOTS, 0, now.slots)];
         let at_limit = decide(now, &fills, &refused, ALL_SERVED, [needed, 0]);
         assert_eq!(at_limit, Decision::Grow(larger));
         let below = decide(now, &fills, &refused, ALL_SERVED, [needed - 1, 0]);
@@ -219,7 +229,7 @@ mod tests {
     #[test]
     fn flow_tables_have_a_limit_of_their_own_that_hinders_no_other_map() {
         let (now, none) = (Capacities::default(), BTreeSet::new());
-        let mut fills = vec![fill(FLOW_SLOTS_V4, now.flows, now.flows)];
+        let mut fills = vec![Fill::new(FLOW_SLOTS_V4, now.flows, now.flows)];
         let mut larger = now;
         larger.flows *= 2;
         let limit = flow_memory_of(&larger);
@@ -227,7 +237,7 @@ mod tests {
         let decided = |fills: &[Fill], limits| decide(now, fills, &none, ALL_SERVED, limits);
         assert_eq!(decided(&fills, limits(limit)), Decision::Grow(larger));
         assert_eq!(decided(&fills, limits(limit - 1)), Decision::Enough);
-        fills.push(fill(maps::SLOTS, now.slots, now.slots));
+        fills.push(Fill::new(maps::SLOTS, now.slots, now.slots));
         let (slots, decided) = (2 * now.slots, decided(&fills, limits(limit - 1)));
         assert_eq!(decided, Decision::Grow(Capacities { slots, ..now }));
     }

@@ -7,18 +7,20 @@ mod kube_proxy;
 #[cfg(any(test, feature = "pages"))]
 pub mod page;
 mod scrape;
+mod services;
 mod state;
 mod sync;
 
 use std::{path::PathBuf, sync::Arc};
 
-use control::warnings::Warnings;
+use control::{syncer::ReadyEndpoints, warnings::Warnings};
 use prometheus_client::{
     encoding::text::encode,
     metrics::info::Info,
     registry::{Metric, Registry, Unit},
 };
 use scrape::{AtScrape, Process};
+use services::ServiceMetrics;
 use source::api_server::Requests;
 pub use state::{Answers, HealthAnswers, State};
 pub use sync::Sync;
@@ -66,12 +68,13 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers all metrics. The eBPF programs' counters are read from the maps below `pin_dir`.
-    /// `per_service` adds the number of flows of each service, one line per service.
+    /// At most `services` services have metrics of their own; `ready`: their endpoints.
     pub fn new(
         pin_dir: PathBuf,
         warnings: Warnings,
         requests: &Requests,
-        per_service: bool,
+        services: u32,
+        ready: ReadyEndpoints,
     ) -> Self {
         let mut registry = Registry::default();
         let build = [("version", env!("CARGO_PKG_VERSION"))];
@@ -105,7 +108,7 @@ impl Metrics {
         registry.register_collector(Box::new(AtScrape {
             pin_dir,
             warnings,
-            per_service,
+            services: ServiceMetrics::new(services, ready),
         }));
         Self {
             registry: Arc::new(registry),

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use control::{change::Trigger, model::Kind, warnings::Warnings};
+use control::{change::Trigger, model::Kind, syncer::ReadyEndpoints, warnings::Warnings};
 use datapath::Occupancy;
 use k8s_openapi::jiff::Timestamp;
 use proxy_common::Counter;
@@ -17,7 +17,8 @@ use source::api_server::Requests;
 use super::{
     Metrics,
     kube_proxy::ABSENT,
-    scrape::{PACKETS, SERVICE_FLOWS},
+    scrape::PACKETS,
+    services::{BYTES, CONNECTIONS, READY, REFUSED},
 };
 
 const ABOUT: &str = "\
@@ -30,8 +31,8 @@ Served at `metricsBindAddress` under `/metrics`, in the OpenMetrics text format.
 const OF_KUBE_PROXY: &str = "\
 ## kube-proxy's
 
-Names, types and labels are kube-proxy's, so its dashboards and alerts work; so are those of `process_*`, about the agent's process. One sync
-writes both IP families, and counts for both values of `ip_family`.
+Names, types and labels are kube-proxy's, so its dashboards and alerts work on once their `job` is portolan's; switch off an alert that fires when kube-proxy is
+absent. So are those of `process_*`, about the agent's process. One sync writes both IP families, and counts for both values of `ip_family`.
 ";
 
 const MISSING: &str = "\
@@ -56,11 +57,14 @@ fn write(page: &mut String) -> std::fmt::Result {
     })?;
     writeln!(page, "\n## portolan's own\n")?;
     write_list(page, &text, is_own)?;
-    let (name, help) = SERVICE_FLOWS;
-    writeln!(
-        page,
-        "- `{name}` (gauge by service): {help}; only with `portolan.perServiceMetrics`."
-    )?;
+    for (suffix, kind, (name, labels, help)) in [
+        ("_total", "counter", CONNECTIONS),
+        ("_total", "counter", BYTES),
+        ("_total", "counter", REFUSED),
+        ("", "gauge", READY),
+    ] {
+        writeln!(page, "- `{name}{suffix}` ({kind} by {labels}): {help}.")?;
+    }
     let (name, help) = PACKETS;
     writeln!(
         page,
@@ -135,7 +139,8 @@ pub(super) fn busy() -> Metrics {
     requests.note("192.0.2.1:6443", "GET", Some(200), Some(Instant::now()));
     requests.received(Kind::Service);
     requests.silent(Kind::Service);
-    let metrics = Metrics::new("/nowhere".into(), Warnings::default(), &requests, true);
+    let (warnings, ready) = (Warnings::default(), ReadyEndpoints::default());
+    let metrics = Metrics::new("/nowhere".into(), warnings, &requests, 1, ready);
     let time = Timestamp::now();
     metrics.sync.queued(1, 1);
     let triggers = [Trigger { time, v6: false }];

@@ -16,22 +16,20 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
 };
 
-/// Name and help text of the metrics that are read from the maps.
+use super::services::ServiceMetrics;
+
+/// Name and help text of the metric of all outcomes.
 pub(super) const PACKETS: (&str, &str) = (
     "portolan_packets",
     "Packets, connections and datagrams by outcome, each counted once",
 );
-pub(super) const SERVICE_FLOWS: (&str, &str) = (
-    "portolan_service_flows",
-    "Flows of a service in the flow tables",
-);
 
-/// Reads the packet counters, the flows per service and the number of warnings at each scrape.
+/// Reads the programs' counters and the number of warnings at each scrape.
 #[derive(Debug)]
 pub(super) struct AtScrape {
     pub(super) pin_dir: PathBuf,
     pub(super) warnings: Warnings,
-    pub(super) per_service: bool,
+    pub(super) services: ServiceMetrics,
 }
 
 impl Collector for AtScrape {
@@ -43,7 +41,7 @@ impl Collector for AtScrape {
         warnings.encode(encoded)?;
         // If the maps cannot be read, their metrics are left out; the agent itself warns about the
         // maps.
-        let open = if self.per_service {
+        let open = if self.services.most > 0 {
             Reader::open
         } else {
             Reader::without_names
@@ -51,7 +49,10 @@ impl Collector for AtScrape {
         let Ok(reader) = open(&self.pin_dir) else {
             return Ok(());
         };
-        if let Ok(counts) = reader.counters() {
+        // Maps that take over have no counts yet, and get them all at once.
+        if reader.settled().is_some()
+            && let Ok(counts) = reader.counters()
+        {
             let (name, help) = PACKETS;
             let kind = ConstCounter::new(0_u64).metric_type();
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;
@@ -60,18 +61,10 @@ impl Collector for AtScrape {
                 ConstCounter::new(count).encode(family.encode_family(&label)?)?;
             }
         }
-        if self.per_service
-            && let Ok(by_service) = reader.flow_counts()
-        {
-            let (name, help) = SERVICE_FLOWS;
-            let kind = ConstGauge::new(0_i64).metric_type();
-            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-            for (service, count) in by_service {
-                let label = [("service", service)];
-                ConstGauge::new(count as i64).encode(family.encode_family(&label)?)?;
-            }
+        match self.services.most {
+            0 => Ok(()),
+            _ => self.services.encode(reader, &mut encoder),
         }
-        Ok(())
     }
 }
 

@@ -16,7 +16,8 @@ use super::{
 #[test]
 fn metrics_that_kube_proxy_has_too_have_its_names() {
     let (warnings, requests) = (Warnings::default(), Requests::default());
-    let metrics = Metrics::new("/nowhere".into(), warnings, &requests, true);
+    let ready = ReadyEndpoints::default();
+    let metrics = Metrics::new("/nowhere".into(), warnings, &requests, 0, ready);
     metrics.sync.queued(2, 3);
     let text = metrics.text();
     assert!(text.contains("kubeproxy_sync_proxy_rules_endpoint_changes_pending 3"));

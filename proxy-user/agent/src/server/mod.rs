@@ -16,6 +16,7 @@ use std::{
 };
 
 use axum::Router;
+use config::Config;
 use control::{
     object::Warning,
     warnings::{Topic, Warnings},
@@ -51,8 +52,7 @@ fn is_without_ipv6(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 
-/// Returns a socket that listens at an address of one family, or at `::` for both. The bind hooks
-/// recognise it as the agent's own: `reserveNodePorts` must not keep the agent from a port.
+/// Returns a socket that listens at an address of one family, or at `::` for both.
 fn listen_at(address: SocketAddr, only_its_family: bool) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
@@ -63,19 +63,17 @@ fn listen_at(address: SocketAddr, only_its_family: bool) -> io::Result<TcpListen
         // The node's net.ipv6.bindv6only must not decide.
         setsockopt(&socket, sockopt::Ipv6V6Only, &only_its_family)?;
     }
-    // Setting the mark fails without the privilege; the agent then cannot attach bind hooks either.
-    let _ = setsockopt(&socket, sockopt::Mark, &proxy_common::settings::OWN_SOCKET);
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// The HTTP server for the agent's health, or the HTTP server for its metrics.
+/// One of the agent's own HTTP servers: for its health, for its metrics, or for probes.
 pub struct Site {
     pub address: SocketAddr,
     /// The setting that contains `address`, for warnings.
-    pub setting: &'static str,
-    pub paths: &'static str,
-    pub topic: Topic,
+    setting: &'static str,
+    paths: &'static str,
+    pub(crate) topic: Topic,
 }
 
 /// Pauses between attempts to listen: the first pause, which doubles each time, and the longest.
@@ -83,6 +81,32 @@ pub struct Site {
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 impl Site {
+    /// Returns the agent's servers, without those that a canary was given no address for: the proxy
+    /// beside it has the usual ports (see `Config::is_canary`).
+    pub fn all(config: &Config) -> Vec<Self> {
+        let health = Some(config.healthz_bind_address);
+        let of_health = "/healthz and /livez";
+        let metrics = Some(config.metrics_bind_address);
+        let of_metrics = "/metrics, /configz and /warnings";
+        let probes = config.probe_bind_address;
+        let probed = "/healthz and /livez for the kubelet's probes";
+        let site = |address: Option<SocketAddr>, setting, paths, topic| {
+            let address = address.filter(|address| address.port() != 0)?;
+            Some(Self {
+                address,
+                setting,
+                paths,
+                topic,
+            })
+        };
+        let all = [
+            site(health, "healthzBindAddress", of_health, Topic::Health),
+            site(metrics, "metricsBindAddress", of_metrics, Topic::Metrics),
+            site(probes, "portolan.probeBindAddress", probed, Topic::Probes),
+        ];
+        all.into_iter().flatten().collect()
+    }
+
     pub fn warning(&self, error: &io::Error) -> Warning {
         let Self {
             address,

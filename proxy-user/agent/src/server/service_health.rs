@@ -11,13 +11,12 @@ use std::{
     time::Duration,
 };
 
-use axum::{Json, Router, http::header, response::IntoResponse};
+use axum::{Router, http::header, response::IntoResponse};
 use control::{
     object::{ObjectName, Warning},
     plan::HealthCheckPlan,
     warnings::{Topic, Warnings},
 };
-use serde::Serialize;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -87,8 +86,11 @@ struct Ports {
     failed: BTreeSet<u16>,
 }
 
-/// A health check node port on which the agent listens: the service's answer, and a listener for
-/// each address.
+/// A service and how many endpoints it has on this node.
+type Answer = (ObjectName, usize);
+
+/// A health check node port on which the agent listens: what is answered, and a listener for each
+/// address.
 struct Listening {
     answer: Arc<Mutex<Answer>>,
     at: HashMap<IpAddr, Listener>,
@@ -107,21 +109,6 @@ impl Listener {
         // Once the task has ended, the port is free for a socket at another address.
         _ = self.task.await;
     }
-}
-
-/// The answer at a health check node port. KUBE: kube-proxy's fields.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Answer {
-    service: Named,
-    local_endpoints: usize,
-    service_proxy_healthy: bool,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Named {
-    namespace: String,
-    name: String,
 }
 
 impl Ports {
@@ -185,14 +172,7 @@ impl Ports {
             })
             .collect();
         let plan = self.plans.get(&first);
-        let answer = Answer {
-            local_endpoints: plan.map_or(0, |plan| plan.local_endpoints),
-            service: Named {
-                namespace: first.namespace.to_string(),
-                name: first.name.to_string(),
-            },
-            service_proxy_healthy: false,
-        };
+        let answer = (first.clone(), plan.map_or(0, |plan| plan.local_endpoints));
         if let Err((address, error)) = self.listen(port, answer).await {
             self.failed.insert(port);
             faults.push(Warning {
@@ -248,20 +228,20 @@ impl Ports {
 }
 
 fn router(answer: Arc<Mutex<Answer>>, health: Health) -> Router {
-    // KUBE: every path and method gets this answer.
+    // KUBE: every path and method gets this answer, with these fields. JSON escapes no name.
     Router::new().fallback(async move || {
-        let mut answer = answer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let Named { namespace, name } = &answer.service;
-        answer.service_proxy_healthy = health.serves(&format!("Service {namespace}/{name}"));
-        let code = code(answer.local_endpoints > 0 && answer.service_proxy_healthy);
-        let weight = answer.local_endpoints.to_string();
+        let answer = answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let (service, endpoints) = &*answer;
+        let is_healthy = health.serves(&format!("Service {service}"));
         let headers = [
-            (header::HeaderName::from_static(WEIGHT), weight),
+            (header::HeaderName::from_static(WEIGHT), endpoints.to_string()),
+            (header::CONTENT_TYPE, "application/json".to_owned()),
             (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
         ];
-        (code, headers, Json(answer)).into_response()
+        let ObjectName { namespace, name } = service;
+        let body = format!(
+            r#"{{"service":{{"namespace":"{namespace}","name":"{name}"}},"localEndpoints":{endpoints},"serviceProxyHealthy":{is_healthy}}}"#
+        );
+        (code(*endpoints > 0 && is_healthy), headers, body).into_response()
     })
 }

@@ -50,8 +50,7 @@ fn hooks(foreign: &[ForeignHook]) -> Vec<Finding> {
     proxies.chain(others).collect()
 }
 
-/// Returns a finding for each interface that cannot be served: the kernel lacks tcx, and another
-/// qdisc is where portolan's clsact would be.
+/// Returns a finding for each interface without tcx where another qdisc is in clsact's place.
 pub(super) fn qdiscs(interfaces: &[Interface]) -> Vec<Finding> {
     let wanted = interfaces.iter().filter(|one| one.attach);
     if wanted.clone().next().is_none_or(|one| has_tcx(one.index)) {
@@ -59,9 +58,8 @@ pub(super) fn qdiscs(interfaces: &[Interface]) -> Vec<Finding> {
     }
     let qdiscs = filter_qdiscs().unwrap_or_default();
     let occupied = wanted.filter(|one| qdiscs.get(&one.index) == Some(&false));
-    occupied
-        .map(|one| Finding::of("qdisc", &[&one.name]))
-        .collect()
+    let found = occupied.map(|one| Finding::of("qdisc", &[&one.name]));
+    found.collect()
 }
 
 /// Returns findings about kube-proxy's rules in nf_tables, and chains that drop by policy.

@@ -20,7 +20,6 @@ pub(super) fn findings(interfaces: &[Interface]) -> Vec<Finding> {
 }
 
 /// Returns whether a line of /proc/net/ip_vs or ip_vs_conn is about a service or a connection.
-/// Other lines are headings and destinations.
 fn is_ipvs_entry(line: &str) -> bool {
     let first = line.split_whitespace().next();
     first.is_some_and(|word| matches!(word, "TCP" | "UDP" | "SCTP"))

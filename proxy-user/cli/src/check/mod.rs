@@ -28,8 +28,7 @@ use super::{
     terminal::print_report,
 };
 
-/// Arguments of `portolan check`, beside those that say where settings and objects come from, as of
-/// `portolan run`.
+/// Arguments of `portolan check`. Settings and objects come from where `portolan run` has them.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct CheckArgs {
     /// Also say what would differ from kube-proxy: settings, services, what kube-proxy has left on
@@ -67,8 +66,7 @@ fn read_until_signal(args: &CheckArgs) -> anyhow::Result<Report> {
 
 async fn read(args: &CheckArgs) -> anyhow::Result<Report> {
     let mut report = Report::default();
-    // kube-proxy's configuration file names the kubeconfig of its own pod, so --kubeconfig is used
-    // as well.
+    // kube-proxy's file names the kubeconfig of its own pod, so --kubeconfig is used as well.
     let given = args.given.settings_keeping(&[KUBECONFIG])?;
     let agent = Agent::find(&AgentArgs::at(&given.pin_directory));
     // The settings of a running agent are used, unless the arguments give others.
@@ -121,8 +119,7 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
     let _entered = runtime.enter();
     let agent = Agent::find(&AgentArgs::at(&config.pin_directory));
     let mut report = Report::default();
-    // Which hooks the kernel supports is not tested here; `portolan status` lists the attached
-    // ones.
+    // Which hooks the kernel supports is not tested here; `status` lists the attached ones.
     report.extend(of_node(config, &agent, interfaces, &[])?);
     report.extend(of_other_proxy(interfaces));
     Ok(report)

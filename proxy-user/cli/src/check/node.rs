@@ -74,25 +74,11 @@ pub(super) fn ports(config: &Config) -> Vec<Finding> {
     if pins::is_held(&config.pin_directory) {
         return vec![Finding::of("agent-runs", &[])];
     }
-    let sites = [
-        Site {
-            address: config.healthz_bind_address,
-            setting: "healthzBindAddress",
-            paths: "/healthz and /livez",
-            topic: Topic::Health,
-        },
-        Site {
-            address: config.metrics_bind_address,
-            setting: "metricsBindAddress",
-            paths: "/metrics, /configz and /warnings",
-            topic: Topic::Metrics,
-        },
-    ];
     let code = match config.bind_address_hard_fail {
         true => "port-taken-fatal",
         false => "port-taken",
     };
-    let taken = sites.into_iter().filter_map(|site| {
+    let taken = Site::all(config).into_iter().filter_map(|site| {
         let warning = site.warning(&listen(site.address).err()?);
         Some(Finding::of(code, &[&warning.object, &warning.reason]))
     });

@@ -24,7 +24,7 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     found.extend(config_warnings(&others).into_iter().map(Finding::from));
     found.extend((config.mode == Mode::Ipvs).then(|| Finding::of("mode-ipvs", &[])));
     let differences = table::DIFFERENCES.iter();
-    found.extend(differences.map(|one| Finding::new(Level::Note, one.key, one.why)));
+    found.extend(differences.map(|(key, why)| Finding::new(Level::Note, *key, *why)));
     found
 }
 

@@ -82,8 +82,7 @@ impl Archive {
         }
     }
 
-    /// Adds the list of errors, and writes what a tar archive needs at its end and everything still
-    /// in buffers. Returns the errors.
+    /// Adds the list of errors and the archive's end, and empties all buffers. Returns the errors.
     pub(super) fn finish(mut self) -> Result<Vec<String>> {
         self.add("errors.txt", self.errors.join("\n").as_bytes())?;
         let ended = self.builder.into_inner().and_then(GzEncoder::finish);

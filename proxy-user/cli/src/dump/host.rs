@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The host's state for the archive: kernel, interfaces, and the kernel parameters that matter to
-//! packets of services.
+//! The host's state for the archive: kernel, interfaces, and the kernel's parameters of packets.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

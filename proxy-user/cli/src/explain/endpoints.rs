@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists the endpoints that could answer, and those that cannot and why. Takes the endpoints in the
-//! maps and the objects of Kubernetes. Pure.
+//! Lists the endpoints that could answer, and those that cannot and why, by maps and objects. Pure.
 
 use std::net::SocketAddr;
 
@@ -24,6 +23,9 @@ pub(super) struct EndpointRow {
     /// Its share of new connections; `None` if all that can answer have about the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) share: Option<Share>,
+    /// What became of the packet that was followed to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) followed: Option<String>,
     /// Why the endpoint cannot answer; empty if it can.
     #[serde(flatten)]
     pub(super) reason: Reason,
@@ -37,6 +39,9 @@ impl EndpointRow {
         }
         if let Some(share) = self.share {
             line += &format!(", {} of new connections", percent(share));
+        }
+        if let Some(followed) = &self.followed {
+            line += &format!(": {followed}");
         }
         if !self.can_answer {
             line += &format!(": {}", self.reason.because);
@@ -92,6 +97,7 @@ fn row(address: String, entry: Option<&Entry<'_>>, reason: Option<Reason>) -> En
         node: entry.and_then(|entry| entry.endpoint.node.clone()),
         can_answer: reason.is_none(),
         share: None,
+        followed: None,
         reason: reason.unwrap_or_default(),
     }
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node's interfaces, and at which of their tc hooks portolan's programs are. Called by
-//! `resolve`.
+//! The node's interfaces, and at which of their tc hooks portolan's programs are. For `resolve`.
 
 use std::{
     cell::OnceCell,

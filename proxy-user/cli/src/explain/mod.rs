@@ -60,7 +60,8 @@ pub struct ExplainArgs {
     #[arg(long, default_value = "tcp")]
     pub protocol: String,
     /// The client's process connects a socket, which the socket hooks see first. Always so for a
-    /// process of this node.
+    /// process of this node and, where pods' sockets are translated, for a pod, unless a port or an
+    /// interface is given.
     #[arg(long)]
     pub socket: bool,
     /// The interface that the client's packets come in by [default: that of the node's route to
@@ -76,6 +77,10 @@ pub struct ExplainArgs {
     /// With --follow: send nothing, and follow the client's next packet, within a minute.
     #[arg(long, requires = "follow")]
     pub next: bool,
+    /// With --follow: send packets, 64 at most, until each endpoint has got one, and say of each
+    /// what became of it. Of a service with client affinity, one.
+    #[arg(long, requires = "follow", conflicts_with = "next")]
+    pub each: bool,
     #[command(flatten)]
     pub names: NameArgs,
     #[command(flatten)]
@@ -130,7 +135,7 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
     };
     let mut notes = Vec::new();
     let index = incoming.as_ref().map_or(0, |place| place.index);
-    let explained = ask(&mut reader, &mut asked, index, &mut notes)?;
+    let explained = ask(&mut reader, &mut asked, args, index, &mut notes)?;
     let agent = pins::is_held(pin_dir);
     if !agent {
         notes.push(Finding::of("no-agent", &[]));
@@ -156,20 +161,25 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
     }
     report.findings.extend(notes);
     if args.follow {
-        let (followed, finding) = follow::run(args, &asked, &explained, &passage)?;
-        let finding = finding.filter(|one| !refusal::is_told(one, &explained, &asked));
-        report.findings.extend(finding);
-        report.followed = Some(followed);
+        for (followed, finding) in follow::all(args, &asked, &explained, &passage)? {
+            let finding = finding.filter(|one| !refusal::is_told(one, &explained, &asked));
+            report.findings.extend(finding);
+            if args.each {
+                report.tell(&followed);
+            }
+            _ = report.followed.get_or_insert(followed);
+        }
     }
     report.conclude();
     Ok(report)
 }
 
-/// Decides by the maps what happens. If the socket hooks leave a pod's socket alone, decides for
-/// its packet instead. `interface`: the index of the interface that the packet comes in by.
+/// Decides by the maps what happens: to a pod's socket, where such are translated; if the socket
+/// hooks leave it alone, to its packet, which comes in by the interface of this index.
 fn ask(
     reader: &mut Reader,
     asked: &mut Asked,
+    args: &ExplainArgs,
     interface: u32,
     notes: &mut Vec<Finding>,
 ) -> Result<Explained> {
@@ -177,18 +187,20 @@ fn ask(
         let explained = reader.explain(asked)?;
         explained.context("client and destination are of different IP families")
     };
-    let explained = about(asked)?;
+    let mut explained = about(asked)?;
+    // A port belongs to a connection whose packets are seen, an interface to packets.
+    let is_packet = asked.client_port != 0 || args.interface.is_some();
+    let by_socket = explained.settings.has(Settings::POD_SOCKETS);
+    if by_socket && explained.origin == Some(Origin::Pod) && !is_packet {
+        asked.by = By::PodSocket;
+        explained = about(asked)?;
+    }
     if asked.by == By::PodSocket && explained.counter == Counter::SocketUntouched {
         if let Some(because) = explained.because {
             notes.push(Finding::of("socket-left", &[&because]));
         }
         asked.by = By::Interface(interface);
         return about(asked);
-    }
-    let is_packet = matches!(asked.by, By::Interface(_));
-    let by_socket = explained.settings.has(Settings::POD_SOCKETS);
-    if is_packet && by_socket && explained.origin == Some(Origin::Pod) {
-        notes.push(Finding::of("socket-first", &[]));
     }
     Ok(explained)
 }

@@ -116,16 +116,7 @@ mod tests {
     }
 
     /// A flag, its value, and what the error says.
-    const BAD: &str = "
---from | | write an address (10.0.0.7)
---from | pod/cart | write a pod as pod/NAMESPACE/NAME
---from | pod/shop/ | write a pod as pod/NAMESPACE/NAME
---from | 10.0.0.1:http | write an address (10.0.0.7)
---to | 10.96.0.1 | write an address with a port (
---to | 10.96.0.1:0 | write an address with a port (
---to | service/shop/cart/80 | write an address with a port (
---protocol | icmp | services have tcp, udp and sctp
-";
+    const BAD: &str = include_str!("bad_questions.txt");
 
     #[test]
     fn a_bad_question_gives_one_error_line_with_the_expected_form() {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report of `portolan explain`: as text for people, as JSON and YAML for scripts, with its
-//! exit status.
+//! The report of `portolan explain`: as text for people, as JSON and YAML, with its exit status.
 
 use datapath::read::Flow;
 use serde::Serialize;
@@ -66,6 +65,18 @@ const MISSING_PROGRAM: &str = "docs/explain.md#missing-program";
 const SHOWN: usize = 10;
 
 impl Report {
+    /// Says beside its endpoint what became of a followed packet.
+    pub(super) fn tell(&mut self, followed: &FollowedRow) {
+        let at = followed.endpoint.map(|at| at.to_string());
+        let mut rows = self.endpoints.iter_mut().filter(|row| row.can_answer);
+        if let Some(row) = rows.find(|row| at.as_ref() == Some(&row.address)) {
+            row.followed = Some(match followed.answered {
+                true => followed.sentence.clone(),
+                false => format!("was not answered: {}", followed.sentence),
+            });
+        }
+    }
+
     /// Sorts the findings, the worst first, and sums them up in one line.
     pub(super) fn conclude(&mut self) {
         if self.followed.as_ref().is_some_and(|row| row.answered) {

@@ -25,8 +25,7 @@ use super::{
 };
 use crate::names::Names;
 
-/// Returns the address and port of the destination. `is_outside`: the client is
-/// outside the cluster.
+/// Returns the destination's address and port. `is_outside`: the client is outside the cluster.
 pub(super) fn destination(
     reader: &Reader,
     to: &To,
@@ -86,8 +85,7 @@ fn only(name: &str, mut namespaces: BTreeSet<String>) -> Result<String> {
 }
 
 /// Ranks the kinds of a service's addresses by how likely a client uses them; the lowest rank comes
-/// first. From outside the cluster, a cluster IP is not reachable unless somebody has made a route
-/// to it.
+/// first. From outside the cluster, a cluster IP is reachable only if somebody has made a route.
 fn preference(kind: FrontendKind, is_outside: bool) -> u8 {
     match kind {
         FrontendKind::LoadBalancer if is_outside => 0,
@@ -196,10 +194,9 @@ impl Passage {
         for to in targets.iter().take(ENDPOINTS) {
             let replaced = explained.masquerades && !explained.keeps.contains(to);
             let masqueraded = !by_socket && (replaced || to.ip() == asked.client);
-            let mark = if masqueraded {
-                Marks::DEFAULT.masquerade
-            } else {
-                0
+            let mark = match masqueraded {
+                true => Marks::DEFAULT.masquerade,
+                false => 0,
             };
             let incoming = passage.incoming.as_ref().map(|place| Incoming {
                 source: asked.client,

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use datapath::read::{AffineEndpoint, Asked, By, Explained, MatchedFrontend};
+use datapath::read::{AffineEndpoint, Asked, By, Explained, MatchedFrontend, kind_name};
 use proxy_common::{Counter, FrontendKind, Origin, ServiceFlags, Settings};
 use serde::Serialize;
 
@@ -28,8 +28,7 @@ pub(super) struct ServiceRow {
 
 impl ServiceRow {
     pub(super) fn new(frontend: &MatchedFrontend) -> Self {
-        // The frontend for the ports that a cluster IP does not serve has the name of one of the
-        // Service's ports.
+        // The frontend for a cluster IP's other ports has the name of one of the Service's ports.
         let port_name = match frontend.port {
             0 => String::new(),
             _ => frontend.port_name.clone(),
@@ -37,7 +36,7 @@ impl ServiceRow {
         Self {
             service: frontend.service.clone(),
             port_name,
-            kind: kind(frontend.kind),
+            kind: kind_name(frontend.kind),
             frontend: host_port(frontend.address, "*", frontend.port),
             policies: policies(frontend),
             service_id: frontend.service_id,
@@ -45,19 +44,7 @@ impl ServiceRow {
     }
 }
 
-fn kind(kind: FrontendKind) -> &'static str {
-    match kind {
-        FrontendKind::ClusterIp => "cluster IP",
-        FrontendKind::ExternalIp => "external IP",
-        FrontendKind::LoadBalancer => "load balancer IP",
-        FrontendKind::NodePort => "node port",
-        FrontendKind::Unserved => "cluster IP, a port that it does not serve",
-        FrontendKind::Echo => "ping",
-    }
-}
-
-/// Returns where the programs see the packet first. `interface`: the name of
-/// the one that it comes in by.
+/// Returns where the programs see the packet first, which comes in by the interface of this name.
 pub(super) fn hook(asked: &Asked, interface: Option<&str>) -> String {
     match (asked.by, interface) {
         (By::NodeSocket, _) => "at the socket of a process of this node".into(),
@@ -140,10 +127,9 @@ pub(super) fn source(explained: &Explained, asked: &Asked) -> Option<String> {
         (false, true, _) => "; masqueraded where the client reaches itself (hairpin)",
         _ => "",
     };
-    let mark = if explained.masquerades && explained.settings.has(Settings::MARK_ONLY) {
-        "; only marked, for the node's own rules (masquerade: mark)"
-    } else {
-        ""
+    let mark = match explained.masquerades && explained.settings.has(Settings::MARK_ONLY) {
+        true => "; only marked, for the node's own rules (masquerade: mark)",
+        false => "",
     };
     Some(format!("{word}: {why}{hairpin}{mark}{kept}"))
 }

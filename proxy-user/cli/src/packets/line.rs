@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Formats an event of the trace as a line of text, as JSON, and as the comment of a packet.
+//! Formats an event of the trace as a line of text, and as JSON.
 
 use std::{
     fmt::{self, Write},
@@ -195,9 +195,7 @@ impl Line {
         let Some(Ends { from, to }) = &self.before else {
             return "(no IP header could be read)".to_owned();
         };
-        let mut text = if self.hook == Hook::Bind.name() {
-            format!("{from}")
-        } else if from.address.is_unspecified() && self.process.is_some() {
+        let mut text = if from.address.is_unspecified() && self.process.is_some() {
             format!("> {to}")
         } else {
             format!("{from} > {to}")
@@ -214,13 +212,6 @@ impl Line {
             };
         }
         text
-    }
-
-    pub(crate) fn comment(&self) -> String {
-        let service = self.service.iter();
-        let service: String = service.map(|name| format!("service {name}; ")).collect();
-        let (ends, outcome) = (self.ends(), self.outcome());
-        format!("{}: {ends}; {service}{outcome}", self.hook)
     }
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the kernel and portolan's programs report of packets, with names and words for it. Used by
-//! `trace` and `explain --follow`.
+//! What the kernel and portolan's programs report of packets: for `trace` and `explain --follow`.
 
 pub(crate) mod line;
 pub(crate) mod name_cache;
@@ -129,7 +128,6 @@ impl Verdict {
             Counter::Untouched | Counter::SocketUntouched | Counter::UntouchedFlow => {
                 Self::Untouched
             }
-            Counter::BindRefused => Self::Reject,
             one if !one.refuses() => Self::Forward,
             one if one.name().starts_with("rejected") => Self::Reject,
             _ => Self::Drop,

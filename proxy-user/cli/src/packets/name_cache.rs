@@ -22,8 +22,7 @@ use crate::{
     names::{NameArgs, Names},
 };
 
-/// The shortest time between two reads of the maps. The actual pause is at least twenty times as
-/// long as a read takes.
+/// The least pause between two reads of the maps; it is at least twenty times a read's time.
 const PAUSE: Duration = Duration::from_secs(1);
 /// A frontend: its address, port and protocol; the address is None for a node port.
 type End = (Option<IpAddr>, u16, &'static str);
@@ -60,8 +59,7 @@ impl NameCache {
         let (mut frontends, mut ports) = (HashMap::new(), HashMap::new());
         for row in reader.frontends()? {
             let name = port_label(&row.service, &row.port_name);
-            // The frontend for the ports that a cluster IP does not serve belongs to no service
-            // port.
+            // The frontend for ports that a cluster IP does not serve is of no service port.
             if row.service_id != 0 && row.kind != "unserved-ports" {
                 let port = ports.entry(row.service_id);
                 let (_, numbers) = port.or_insert_with(|| (name.clone(), Vec::new()));

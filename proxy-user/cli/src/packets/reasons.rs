@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the kernel's reasons for freeing a packet mean to an operator, and what to do. Names are
-//! those of `enum skb_drop_reason` without their prefix; which there are depends on the kernel.
-//! Pure.
+//! those of `enum skb_drop_reason` without their prefix; a kernel may have others. Pure.
 
 use std::iter;
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares the programs that are attached to this node with those that should be. Called by
-//! `status`.
+//! Compares the programs that are attached to this node with those that should be. For `status`.
 
 use std::collections::BTreeSet;
 

@@ -261,13 +261,7 @@ mod tests {
 
     #[test]
     fn sync_state_is_read_from_the_metrics() {
-        let metrics = "kubeproxy_sync_proxy_rules_service_changes_pending 2
-kubeproxy_sync_proxy_rules_endpoint_changes_pending 3
-portolan_services_failed 1
-portolan_watch_last_event_timestamp_seconds{kind=\"Service\"} 1.0
-portolan_watch_last_byte_timestamp_seconds{kind=\"Service\"} 1.0
-kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1.0
-";
+        let metrics = include_str!("metrics.txt");
         let sync = sync(metrics);
         assert_eq!((sync.pending_changes, sync.failed_services), (5, 1));
         assert_eq!(sync.heard_seconds.len(), 1);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes the status as one screen of text: a line for each subject, the fullest maps, and the
-//! problems.
+//! Writes the status as one screen: a line for each subject, the fullest maps, and the problems.
 
 use std::io::{self, Write};
 
 use super::{Status, attached::Count};
 use crate::{
     maps::is_nearly_full,
-    table::{Column, Tone, column, cut, plain, table, toned},
+    table::{Column, Tone, Value::Seconds, column, cut, plain, table, toned},
     terminal::Page,
 };
 
@@ -122,7 +121,7 @@ fn agent(status: &Status) -> (String, Tone) {
     let mut parts = vec![format!("portolan {version}, {}", agent.word())];
     parts.extend(process);
     let uptime = agent.uptime_seconds;
-    parts.extend(uptime.map(|seconds| format!("up {}", duration(seconds))));
+    parts.extend(uptime.map(|seconds| format!("up {}", Seconds(seconds))));
     let memory = agent.resident_memory;
     parts.extend(memory.map(|bytes| format!("{} MiB", bytes >> 20)));
     (parts.join(", "), good_or(Tone::Bad, code == 200))
@@ -137,7 +136,7 @@ fn sync(status: &Status) -> (String, Tone) {
         return ("not known without the agent".to_owned(), Tone::Warn);
     };
     let last = match sync.last_seconds {
-        Some(seconds) => format!("last change applied {} ago", duration(seconds)),
+        Some(seconds) => format!("last change applied {} ago", Seconds(seconds)),
         None => "nothing applied yet".to_owned(),
     };
     let mut parts = vec![last, format!("{} changes wait", sync.pending_changes)];
@@ -145,30 +144,9 @@ fn sync(status: &Status) -> (String, Tone) {
         parts.push(format!("{} services failed", sync.failed_services));
     }
     let heard = sync.heard_seconds.iter();
-    parts.extend(heard.map(|(kind, seconds)| format!("{kind} heard {} ago", duration(*seconds))));
+    parts.extend(heard.map(|(kind, seconds)| format!("{kind} heard {} ago", Seconds(*seconds))));
     let silent = sync.silent_seconds.filter(|seconds| *seconds > SILENT);
-    parts.extend(silent.map(|seconds| format!("no byte of a watch for {}", duration(seconds))));
+    parts.extend(silent.map(|seconds| format!("no byte of a watch for {}", Seconds(seconds))));
     let is_good = sync.failed_services == 0 && sync.last_seconds.is_some() && silent.is_none();
     (parts.join(", "), Tone::Bad.when(!is_good))
-}
-
-/// Formats a duration with one unit, the largest in which it is at least 2, as kubectl shows ages.
-fn duration(seconds: u64) -> String {
-    match seconds {
-        0..120 => format!("{seconds}s"),
-        120..7_200 => format!("{}m", seconds / 60),
-        7_200..172_800 => format!("{}h", seconds / 3_600),
-        _ => format!("{}d", seconds / 86_400),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::duration;
-
-    #[test]
-    fn an_age_is_shown_in_seconds_minutes_hours_or_days() {
-        let told = [5, 119, 120, 7_199, 7_200, 172_800].map(duration);
-        assert_eq!(told, ["5s", "119s", "2m", "119m", "2h", "2d"]);
-    }
 }

@@ -103,7 +103,7 @@ mod tests {
         before.counters.clear();
         now.counted.refused = vec![(1, Counter::RejectedNoEndpoint, 6)];
         now.counters[Counter::RejectedNoEndpoint as usize] = 9;
-        now.counters[Counter::BindRefused as usize] = 2;
+        now.counters[Counter::SocketTableFull as usize] = 2;
         now.counters[Counter::ForwardedNew as usize] = 1_000;
         let seen = rows(&now, Some((&before, 2.0))).into_iter().map(|row| {
             let words = format!("{} {}", label(&row.of), row.reason);
@@ -112,7 +112,7 @@ mod tests {
         let row = |words: &str, count, rate| (words.to_owned(), count, Some(rate));
         let expected = [
             row("(others) rejected_no_endpoint", 3, 2),
-            row("(others) bind_refused_node_port", 2, 1),
+            row("(others) socket_table_full", 2, 1),
             row("shop/cart:http rejected_no_endpoint", 6, 2),
         ];
         assert_eq!(seen.collect::<Vec<_>>(), expected);

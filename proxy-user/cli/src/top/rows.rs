@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rows of `top`: one for each service port or backend, made from one sample or from the
-//! difference of two. Pure.
+//! The rows of `top`: one for each service port or backend, from one sample or two. Pure.
 
 use std::{
     cmp::Reverse,

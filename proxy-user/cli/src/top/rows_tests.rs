@@ -50,12 +50,12 @@ pub(crate) fn sample(scale: u64) -> Sample {
                 backend(2, 12, 7),
             ],
             others: Traffic::default(),
+            shared: Traffic::default(),
             refused: vec![
                 (2, Counter::DroppedSource, 4),
                 (3, Counter::RejectedNoEndpoint, 5),
             ],
         },
-        programs: Default::default(),
         names: (1..).zip(all.map(port)).collect(),
     }
 }

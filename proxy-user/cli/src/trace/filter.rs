@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The flags that say which packets and calls `trace` shows, and the filter that the kernel gets
-//! for them.
+//! The flags that say which packets and calls `trace` shows, and the kernel's filter for them.
 
 use anyhow::{Result, bail};
 use proxy_common::{

@@ -1,29 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan trace`: shows packets and socket calls as they happen, before and after translation,
-//! with verdict and reason.
+//! `portolan trace`: shows packets and socket calls as they happen, with verdict and reason.
 
 mod drops;
 mod filter;
-mod pcapng;
 
 use std::{
-    fs::File,
     io::{self, BufWriter, IsTerminal, Write},
-    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant, UNIX_EPOCH},
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use datapath::trace::{Lost, Trace, Wanted, monotonic};
-use proxy_common::trace::HEAD;
 use serde::Serialize;
 
 use self::{drops::Drops, filter::FilterArgs};
 use super::{
     args::seconds,
-    frame::{BadInput, Pins},
+    frame::Pins,
     list::is_closed,
     names::NameArgs,
     packets::{line::Line, name_cache::NameCache},
@@ -38,7 +33,7 @@ pub struct TraceArgs {
     pub filter: FilterArgs,
     /// Show instead every packet of a service that the kernel frees, in any network namespace of
     /// this node, with reason and place.
-    #[arg(long, conflicts_with_all = ["verdict", "all", "write"])]
+    #[arg(long, conflicts_with_all = ["verdict", "all"])]
     pub drops: bool,
     /// End after so many packets and calls.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -50,11 +45,6 @@ pub struct TraceArgs {
     /// Show at most so many a second; the others are counted. 0: no limit.
     #[arg(long, value_name = "N", default_value_t = RATE)]
     pub rate: u64,
-    /// Also write the packets into this file, for Wireshark (pcapng): up to 256 bytes of each as it
-    /// is after translation, with what it was before, verdict and reason as a comment. Socket calls
-    /// have no packets. - is standard output, which then has no lines.
-    #[arg(long, value_name = "FILE")]
-    pub write: Option<PathBuf>,
     /// Format of the output; json is one object a line.
     #[arg(long, short, value_enum, default_value_t)]
     pub output: Form,
@@ -84,11 +74,11 @@ pub enum Form {
 /// Shows what happens until a signal comes, or until --limit or --duration is reached.
 pub(super) fn run(args: &TraceArgs) -> Result<()> {
     // The kernel detaches the programs when the process ends in any case. Signals are handled so
-    // that the file and the last line are still written.
+    // that the last lines are still written.
     let stop = set_by_signals()?;
     let known = NameCache::read(&args.pins.pin_dir, &args.names)?;
     let filter = args.filter.filter(&args.names, &known)?;
-    let mut show = Show::new(args)?;
+    let mut show = Show::new(args);
     let mut source: Box<dyn Source> = if args.drops {
         Box::new(Drops::begin(args, known, filter)?)
     } else {
@@ -182,44 +172,27 @@ fn lost_text(lost: &Lost) -> String {
     format!("{} lost ({})", lost.total(), parts.join(", "))
 }
 
-/// The outputs that events are written to: lines, and perhaps a capture file.
+/// The output that events are written to.
 struct Show<'a> {
     args: &'a TraceArgs,
-    out: BufWriter<Box<dyn Write>>,
+    out: BufWriter<io::Stdout>,
     colour: bool,
-    file: Option<pcapng::Writer<BufWriter<Box<dyn Write>>>>,
     shown: u64,
     /// When the monotonic clock was zero, in nanoseconds since 1970.
     epoch: u64,
 }
 
 impl<'a> Show<'a> {
-    fn new(args: &'a TraceArgs) -> Result<Self> {
-        // A container may be unable to write files. Standard output then has no lines.
-        let is_stdout = args.write.as_deref() == Some(Path::new("-"));
-        let file = args.write.as_ref().map(|path| {
-            let bad = |error: io::Error| BadInput(format!("--write {}: {error}", path.display()));
-            let file: Box<dyn Write> = match is_stdout {
-                true => Box::new(io::stdout()),
-                false => Box::new(File::create(path).map_err(bad)?),
-            };
-            let writer = pcapng::Writer::new(BufWriter::new(file), HEAD as u32);
-            writer.with_context(|| format!("write {}", path.display()))
-        });
-        let out: Box<dyn Write> = match is_stdout {
-            true => Box::new(io::sink()),
-            false => Box::new(io::stdout()),
-        };
+    fn new(args: &'a TraceArgs) -> Self {
         let now = UNIX_EPOCH.elapsed();
         let now = now.map_or(0, |now| now.as_nanos() as u64);
-        Ok(Self {
+        Self {
             args,
-            out: BufWriter::new(out),
+            out: BufWriter::new(io::stdout()),
             colour: Page::of_stdout().colour,
-            file: file.transpose()?,
             shown: 0,
             epoch: now.saturating_sub(monotonic()),
-        })
+        }
     }
 
     /// Writes one line. `text` is told whether colours are allowed.
@@ -233,9 +206,6 @@ impl<'a> Show<'a> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        if let Some(file) = &mut self.file {
-            file.flush().context("write the file")?;
-        }
         Ok(self.out.flush()?)
     }
 }
@@ -255,22 +225,15 @@ impl Source for Programs {
     }
 
     fn show_next(&mut self, show: &mut Show<'_>) -> Result<bool> {
-        let Some(mut report) = self.trace.take() else {
+        let Some(mut event) = self.trace.take() else {
             return Ok(false);
         };
-        if let Some(reason) = self.known.refusal(&report.event) {
-            report.event.outcome = reason as u32;
+        if let Some(reason) = self.known.refusal(&event) {
+            event.outcome = reason as u32;
         }
-        let time = show.epoch + report.event.time;
-        let line = Line::new(&report.event, time, &mut self.known);
+        let line = Line::new(&event, show.epoch + event.time, &mut self.known);
         let tone = line.tone();
         show.line(&line, |colour| line.text(|text| tone.paint(text, colour)))?;
-        // As the program has left the packet; the comment says what source and destination were
-        // before.
-        if let (Some(file), Some(interface)) = (&mut show.file, &line.interface) {
-            let written = file.packet(time, interface, &report, &line.comment());
-            written.context("write the file")?;
-        }
         Ok(true)
     }
 

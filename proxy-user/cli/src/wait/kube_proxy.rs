@@ -37,8 +37,7 @@ pub(super) fn ask(args: KubeProxyArgs) -> (bool, String) {
     (code == SERVES, sentence)
 }
 
-/// Returns the code of what can be seen of kube-proxy. `healthz`: its HTTP status; `metrics`: its
-/// text; `None` without an answer.
+/// Returns the code of what is seen of kube-proxy, by the HTTP status of /healthz and its metrics.
 fn seen(healthz: Option<u16>, metrics: Option<&str>) -> &'static str {
     let lines = || metrics.into_iter().flat_map(str::lines);
     let last = |line: &str| -> Option<f64> {

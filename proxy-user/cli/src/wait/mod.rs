@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use datapath::{DatapathError, read::Reader};
 use proxy_common::Settings;
 
@@ -20,8 +20,7 @@ use self::kube_proxy::KubeProxyArgs;
 use super::{frame::Pins, signals::end_by_signal};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// How long no connection must need the rules until that counts: an agent that has just started may
-/// not have checked yet.
+/// How long no connection must need the rules: an agent that just started may not have looked.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// Arguments of `portolan wait`.
@@ -38,6 +37,9 @@ pub struct WaitArgs {
     pub kube_proxy: bool,
     #[command(flatten)]
     pub of_kube_proxy: KubeProxyArgs,
+    /// Fail with this reason, for a hook of the chart.
+    #[arg(long, value_name = "REASON")]
+    pub refuse: Option<String>,
     /// Wait for SIGTERM at the end, because a container of a DaemonSet must not exit.
     #[arg(long)]
     pub stay: bool,
@@ -71,6 +73,9 @@ fn by_settings(settings: &Settings) -> &'static str {
 
 /// Waits as the arguments ask, and prints what it waits for.
 pub(super) fn run(args: &WaitArgs) -> Result<()> {
+    if let Some(reason) = &args.refuse {
+        bail!("{reason}");
+    }
     let signals = end_by_signal()?;
     if args.foreign_connections {
         wait(SETTLED, || {

@@ -4,8 +4,7 @@
 
 use proxy_common::Counter;
 
-/// Returns the page about a packet's outcome, as a path from the top of the clone with the anchor
-/// of a section; None for normal outcomes.
+/// Returns the page about an outcome, as a path in the clone with an anchor; None if it is normal.
 pub fn of_outcome(counter: Counter) -> Option<&'static str> {
     Some(match counter {
         Counter::Untouched
@@ -47,7 +46,6 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
         Counter::DroppedRewrite => "docs/runbooks.md#rewrite-failed",
         Counter::DroppedHeader | Counter::DroppedSameEnds => "docs/runbooks.md#outer-headers",
         Counter::SocketTableFull => "docs/runbooks.md#maps-full",
-        Counter::BindRefused => "docs/runbooks.md#node-port-taken",
     })
 }
 
@@ -70,7 +68,7 @@ mod tests {
     #[test]
     fn every_alert_warning_and_outcome_that_clients_suffer_from_has_a_section() {
         let anchors = named("docs/runbooks.md", "<a id=\"");
-        let alerts = named("deploy/chart/alerts/alerts.yaml", "runbook_url: ");
+        let alerts = named("deploy/chart/alerts/alerts.yaml", "runbook: ");
         let warnings = named("proxy-user/control/src/warnings.rs", "\"");
         let warnings = warnings.into_iter();
         let warnings = warnings.filter(|page| page.starts_with("docs/"));

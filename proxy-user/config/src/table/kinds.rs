@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which values each setting may have, and the field of the configuration that stores them. What
-//! the settings do is said in `settings.md`.
+//! Which values each setting may have, and the field that stores them; `settings.md` has the texts.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -11,7 +10,7 @@ use super::LOG_LEVEL;
 use crate::{
     Config, LocalDetection, Mode, NodePortAddresses,
     setting::{Choice, Kind, Read, Value},
-    values::{self, Seconds},
+    values::{self, Problem, Seconds},
 };
 
 pub(super) fn kind(key: &str) -> Option<Kind> {
@@ -31,6 +30,16 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
         "portolan.pinDirectory" => Kind::Special(
             Read::Any(|draft, directory| draft.config.pin_directory = directory.into()),
             |config| text(config.pin_directory.display()),
+        ),
+        "portolan.abandonedAfter" => Kind::Special(
+            Read::Text(|draft, text| {
+                let remedy = "is not a duration; write it like 6h0m0s, or 0s for never";
+                let duration = values::duration(text).ok_or_else(|| Problem::new(text, remedy))?;
+                let whole = duration.as_secs() + u64::from(duration.subsec_nanos() != 0);
+                draft.config.abandoned_after = u32::try_from(whole).unwrap_or(u32::MAX);
+                Ok(())
+            }),
+            |config| text(values::go_duration(config.abandoned_after)),
         ),
         "portolan.interfaces" => Kind::Patterns(|config| &mut config.interfaces),
         // Its text is before those of the two whose defaults depend on it.
@@ -157,15 +166,12 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
                 let PortRanges([a, b, c, d]) = config.masquerade_ports;
                 let ranges = [(a, b), (c, d)];
                 let used = ranges.iter().filter(|(first, _)| *first != 0);
-                Some(Value::List(
-                    used.map(|(first, last)| format!("{first}-{last}"))
-                        .collect(),
-                ))
+                let texts = used.map(|(first, last)| format!("{first}-{last}"));
+                Some(Value::List(texts.collect()))
             },
         ),
         "portolan.socketBalancing" => Kind::Choice(|config| &mut config.socket_balancing),
         "portolan.socketExceptions" => Kind::Patterns(|config| &mut config.socket_exceptions),
-        "portolan.reserveNodePorts" => Kind::Bool(|config| &mut config.reserve_node_ports),
         "portolan.forwarding" => Kind::Choice(|config| &mut config.forwarding),
         "portolan.xdp" => Kind::Choice(|config| &mut config.xdp),
         "portolan.xdpInterfaces" => Kind::Patterns(|config| &mut config.xdp_interfaces),
@@ -226,7 +232,12 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
             |config| text(&config.log_level),
         ),
         "portolan.logPackets" => Kind::Bool(|config| &mut config.log_packets),
-        "portolan.perServiceMetrics" => Kind::Bool(|config| &mut config.per_service_metrics),
+        "portolan.servicesWithMetrics" => Kind::Special(
+            Read::Number(|draft, count| {
+                draft.config.services_with_metrics = u32::try_from(count).unwrap_or(0);
+            }),
+            |config| Some(Value::Number(config.services_with_metrics.into())),
+        ),
         "portolan.objectEvents" => Kind::Bool(|config| &mut config.object_events),
         _ => return None,
     })

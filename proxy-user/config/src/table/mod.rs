@@ -31,18 +31,10 @@ pub struct Unused {
     pub why: String,
 }
 
-/// A setting whose value at the HTTP path `/configz` differs from what kube-proxy shows there.
-pub struct Difference {
-    pub key: &'static str,
-    pub why: &'static str,
-}
-
-/// The settings whose values at `/configz` differ from kube-proxy's for the same file. A test
-/// compares all others.
-pub const DIFFERENCES: &[Difference] = &[Difference {
-    key: "logging.verbosity",
-    why: "It is shown as `portolan.logLevel`.",
-}];
+/// The settings whose values at the HTTP path `/configz` differ from kube-proxy's for the same
+/// file, and why. A test compares all others.
+pub const DIFFERENCES: &[(&str, &str)] =
+    &[("logging.verbosity", "It is shown as `portolan.logLevel`.")];
 
 /// What a key of the configuration file is.
 #[derive(Clone, Copy)]
@@ -78,7 +70,8 @@ fn group(text: &'static str) -> Group {
 /// Reads what is said of a setting; None if it has no kind.
 fn setting(text: &'static str) -> Option<Setting> {
     let (names, text) = text.split_once('\n')?;
-    let mut names = names.split(" --");
+    let at_once = names.strip_suffix(", at once");
+    let mut names = at_once.unwrap_or(names).split(" --");
     let key = names.next()?;
     let (value, text) = match text.strip_prefix("Value: ") {
         Some(text) => text.split_once('\n')?,
@@ -88,6 +81,7 @@ fn setting(text: &'static str) -> Option<Setting> {
     Some(Setting {
         key,
         flag: names.next(),
+        at_once: at_once.is_some(),
         kind: kinds::kind(key)?,
         value: value.split_once(", ").unwrap_or_default(),
         unset: Some(in_one_line(unset)).filter(|text| !text.is_empty()),
@@ -120,12 +114,10 @@ pub fn unused() -> impl Iterator<Item = &'static Unused> {
             let (names, why) = part.split_once('\n').unwrap_or((part, ""));
             let is_flag = |name: &&str| name.starts_with("--");
             let (flags, keys): (Vec<_>, _) = names.split(' ').partition(is_flag);
+            let flags = flags.iter().map(|flag| flag.trim_start_matches("--"));
             Unused {
                 keys,
-                flags: flags
-                    .iter()
-                    .map(|flag| flag.trim_start_matches("--"))
-                    .collect(),
+                flags: flags.collect(),
                 why: in_one_line(why),
             }
         });
@@ -162,8 +154,7 @@ pub(super) fn find(key: &str) -> Option<Entry> {
         .or_else(|| sections().find(|name| *name == key).map(|_| Entry::Section))
 }
 
-/// Splits a key into section and name: `a.b.c` into `a.b` and `c`. Outside of sections, the section
-/// is empty.
+/// Splits a key into section and name, `a.b.c` into `a.b` and `c`; the section may be empty.
 pub(super) fn split(key: &str) -> (&str, &str) {
     key.rsplit_once('.').unwrap_or(("", key))
 }

@@ -17,58 +17,7 @@ use super::{
 use crate::testing::folder;
 
 /// Settings, and below each the error.
-const INVALID: &str = r#"
-nftables: {masqueradeBit: 32}
-  | nftables.masqueradeBit: "32" is not a bit number; use 0 to 31 (14 is the default)
-{mode: ipvs, iptables: {masqueradeBit: -1}}
-  | iptables.masqueradeBit: "-1" is not a bit number; use 0 to 31 (14 is the default)
-clusterCIDR: 10.40.0.0
-  | clusterCIDR: "10.40.0.0" is not an address range; write it like 10.244.0.0/16
-clusterCIDR: 10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24
-  | clusterCIDR: "10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24" has more than 4 ranges of one family; merge some into a larger one
-detectLocalMode: BridgeInterface
-  | detectLocalMode: "BridgeInterface" needs detectLocal.bridgeInterface to be set; set it or use another mode
-{detectLocalMode: InterfaceNamePrefix, detectLocal: {bridgeInterface: cni0}}
-  | detectLocalMode: "InterfaceNamePrefix" needs detectLocal.interfaceNamePrefix to be set; set it or use another mode
-mode: userspace
-  | mode: "userspace" is no mode; leave it out, or use iptables or nftables for what differs in them
-nodePortAddresses: [primary, 10.0.0.0/8]
-  | nodePortAddresses: "primary,10.0.0.0/8" mixes primary with ranges; use primary alone or ranges alone
-nodePortAddresses: [eth0]
-  | nodePortAddresses: "eth0" is not an address range; write it like 10.244.0.0/16
-conntrack: {udpTimeout: soon}
-  | conntrack.udpTimeout: "soon" is not a duration; write it like 24h0m0s or 120s, or 0s for the default
-conntrack: {udpTimeout: -5s}
-  | conntrack.udpTimeout: "-5s" is not a duration; write it like 24h0m0s or 120s, or 0s for the default
-nodePortAddresses: ['']
-  | nodePortAddresses: "" is not an address range; write it like 10.244.0.0/16
-nodePortAddresses: [10.0.0.0/8, '']
-  | nodePortAddresses: "" is not an address range; write it like 10.244.0.0/16
-clusterCIDR: '10.0.0.0/8,'
-  | clusterCIDR: "" is not an address range; write it like 10.244.0.0/16
-detectLocal: {clusterCIDRs: ['']}
-  | detectLocal.clusterCIDRs: "" is not an address range; write it like 10.244.0.0/16
-portolan: {interfaces: [eth0, '']}
-  | portolan.interfaces: "" matches nothing; remove it
-metricsBindAddress: '[::1]'
-  | metricsBindAddress: "[::1]" is not an IP address with or without a port; write it like [::1]:10249
-healthzBindAddress: '[::]:http'
-  | healthzBindAddress: "[::]:http" is not an IP address with or without a port; write it like [::]:10256
-healthzBindAddress: localhost
-  | healthzBindAddress: "localhost" is not an IP address with or without a port; write it like 0.0.0.0:10256
-{bindAddress: '::', metricsBindAddress: '127.0.0.1:0'}
-  | metricsBindAddress: "127.0.0.1:0" is not an IP address with or without a port; write it like [::1]:10249
-bindAddress: eth0
-  | bindAddress: "eth0" is not an IP address; write it like 0.0.0.0 or ::
-portolan: {logLevel: 'portolan=loud'}
-  | portolan.logLevel: "portolan=loud" is not a level; use error, warn, info, debug or trace, or a filter like warn,portolan_source=debug
-portolan: {masqueradePorts: ['1-2', '3-4', '5-6']}
-  | portolan.masqueradePorts: "1-2,3-4,5-6" is not one or two ranges; write it like [1024-29999, 61000-65535]
-portolan: {masqueradePorts: [9-8]}
-  | portolan.masqueradePorts: "9-8" is not a range of ports; write it like 1024-29999
-portolan: {maps: {flows: 1}}
-  | portolan.maps.flows: "1" is not between 16 and 67108864 entries; correct it
-"#;
+const INVALID: &str = include_str!("invalid.txt");
 
 #[test]
 fn an_invalid_values_error_has_key_value_and_remedy() {
@@ -159,23 +108,7 @@ fn comments_directives_and_json_may_be_around_the_configuration(#[case] text: &s
 }
 
 /// Settings with values of a wrong type and unknown words, and how the error begins.
-const WRONG_TYPES: &str = r#"
-nodePortAddresses: primary
-  | nodePortAddresses cannot be "primary"; it takes: list of address ranges, or primary alone
-nodePortAddresses: [10] | nodePortAddresses cannot be [10]; it takes: list of
-hostnameOverride: 7 | hostnameOverride cannot be 7; it takes: node name
-hostnameOverride: [a] | hostnameOverride cannot be ["a"]; it takes: node name
-iptables: {masqueradeBit: x} | iptables.masqueradeBit cannot be "x"; it takes: bit number, 0 to 31
-iptables: {masqueradeAll: 1} | iptables.masqueradeAll cannot be 1; it takes: true or false
-portolan: {maps: {flows: {a: 1}}}
-  | portolan.maps.flows cannot be {"a":1}; it takes: number of entries
-iptables: {masqueradeAll: maybe}
-  | iptables.masqueradeAll cannot be "maybe"; it takes: true or false
-portolan: {socketBalancing: some}
-  | portolan.socketBalancing: "some" is unknown; use all or host
-kind: Service | kind is "Service" where KubeProxyConfiguration is wanted
-portolan: [1] | a mapping is wanted in `portolan: [1]`
-"#;
+const WRONG_TYPES: &str = include_str!("wrong_types.txt");
 
 #[test]
 fn a_value_of_a_wrong_type_or_an_unknown_word_is_refused_with_an_error_for_operators() {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares configuration files key by key with what a real kube-proxy makes of them
-//! (proxy-user/kube-proxy).
+//! Compares files key by key with what a real kube-proxy makes of them (proxy-user/kube-proxy).
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -11,7 +10,7 @@ use crate::{
 
 #[test]
 fn settings_in_force_equal_kube_proxys_except_listed_differences() {
-    let known: BTreeSet<_> = table::DIFFERENCES.iter().map(|known| known.key).collect();
+    let known: BTreeSet<_> = table::DIFFERENCES.iter().map(|(key, _)| *key).collect();
     let settings = |path: &Path| RawConfig::read(path)?.check();
     for version in compare("yaml", |path| {
         settings(path).map_err(|error| error.to_string())

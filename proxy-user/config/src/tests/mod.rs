@@ -36,7 +36,6 @@ fn whole(text: &str) -> Result<Config, ConfigError> {
     "portolan: {socketExceptions: [kubepods*/mesh*]}",
     Settings::SOCKET_EXCEPTIONS
 )]
-#[case("portolan: {reserveNodePorts: true}", Settings::RESERVE_NODE_PORTS)]
 #[case("portolan: {answerPing: true}", Settings::ANSWER_PING)]
 fn settings_are_flags_of_the_kernel_programs(#[case] text: &str, #[case] flag: u32) {
     let settings = config(text).expect("valid").settings();
@@ -82,26 +81,7 @@ portolan: {masqueradePorts: [5000-5999], socketBalancing: host}
 }
 
 /// Settings, and the value that a key of the file has then. Others are compared with kube-proxy's.
-const IN_FORCE: &str = r#"
-iptables: {masqueradeBit: 7} | iptables.masqueradeBit: 7
-nftables: {masqueradeBit: 8} | iptables.masqueradeBit: 8
-{iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}} | iptables.masqueradeBit: 7
-{mode: iptables, iptables: {masqueradeBit: 0}, nftables: {masqueradeBit: 8}}
-  | iptables.masqueradeBit: 0
-nftables: {masqueradeAll: true} | iptables.masqueradeAll: true
-{mode: iptables, nftables: {masqueradeAll: true}} | iptables.masqueradeAll: false
-iptables: {masqueradeAll: On} | iptables.masqueradeAll: true
-iptables: {masqueradeAll: TRUE} | iptables.masqueradeAll: true
-iptables: {masqueradeAll: off} | iptables.masqueradeAll: false
-{portolan: {xdp: off}, hostnameOverride: on, conntrack: {udpTimeout: 0}} | hostnameOverride: "on"
-{nodePortAddresses: [], detectLocal: {clusterCIDRs: []}} | nodePortAddresses: []
-mode: nftables | portolan.unallocatedClusterIPs: "drop"
-{mode: nftables, nodePortAddresses: [0.0.0.0/0]} | nodePortAddresses: ["0.0.0.0/0"]
-{mode: nftables, portolan: {unallocatedClusterIPs: pass}} | portolan.unallocatedClusterIPs: "pass"
-logging: {verbosity: 4, format: json} | portolan.logLevel: "debug"
-{portolan: {logLevel: warn}, logging: {verbosity: 9}} | portolan.logLevel: "warn"
-logging: {verbosity: 2, flushFrequency: 5s} | portolan.logLevel: "info"
-"#;
+const IN_FORCE: &str = include_str!("in_force.txt");
 
 /// The mode decides which of kube-proxy's two settings counts, and defaults.
 #[test]
@@ -137,22 +117,7 @@ fn durations_and_integers_are_parsed_as_in_go() {
 }
 
 /// Settings, an address of the node, and whether node ports are served there.
-const SERVED: &str = "
-{} | 127.0.0.1 | true
-{} | ::1 | false
-nodePortAddresses: [primary] | 192.168.40.2 | true
-nodePortAddresses: [primary] | 192.168.41.2 | false
-nodePortAddresses: [192.168.41.0/24] | 192.168.41.2 | true
-nodePortAddresses: [192.168.41.0/24] | 192.168.40.2 | false
-nodePortAddresses: [192.168.41.0/24] | fd00:c0::2 | true
-nodePortAddresses: [192.168.41.0/24, 'fd00:c1::/64'] | fd00:c0::2 | false
-iptables: {localhostNodePorts: false} | 127.0.0.1 | false
-iptables: {localhostNodePorts: false} | 10.1.2.3 | true
-{nodePortAddresses: [primary], bindAddress: 10.1.2.3} | 10.1.2.3 | true
-{nodePortAddresses: [primary], bindAddress: 10.1.2.3} | 192.168.40.2 | false
-{nodePortAddresses: [primary], bindAddress: 10.1.2.3} | fd00:c0::2 | true
-{nodePortAddresses: [primary], bindAddress: 0.0.0.0} | 192.168.40.2 | true
-";
+const SERVED: &str = include_str!("served.txt");
 
 #[test]
 fn node_ports_are_served_where_configured() {

@@ -57,16 +57,10 @@ pub fn short(name: &str) -> String {
 }
 
 fn hashed(name: &str, of: &str) -> String {
-    let hash = &digest(of)[..8];
+    // The same hash in every version: names in the cluster have it.
+    let hash = &format!("{:x}", Sha256::digest(of))[..8];
     let start = name.floor_char_boundary(MAX - hash.len() - 1);
     format!("{}-{hash}", name.get(..start).unwrap_or(name))
-}
-
-/// Returns a hash of a text in hexadecimal. It is the same in every version: names in the cluster
-/// have it.
-fn digest(text: &str) -> String {
-    let hash = Sha256::digest(text);
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

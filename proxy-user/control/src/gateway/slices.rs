@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     model::{
-        Conditions, EndpointSlice, Endpoints, Gateway, ServicePort, Site, endpoint::LABEL_SERVICE,
+        Conditions, EndpointSlice, Endpoints, Gateway, Site, endpoint::LABEL_SERVICE,
         gateway::LABEL_GATEWAY,
     },
     object::ObjectName,
@@ -85,65 +85,47 @@ pub(super) fn wanted<'a>(
     served: &Served,
     slices: impl Fn(&ObjectName) -> &'a [Arc<EndpointSlice>],
 ) -> BTreeMap<String, Slice<'a>> {
-    let mut all = BTreeMap::new();
+    let mut all: BTreeMap<String, Slice<'a>> = BTreeMap::new();
     for (port, backends) in served.service.ports.iter().zip(&served.ports) {
         let shares = backends.shares.iter().filter(|share| share.weight > 0);
         let sources = shares.flat_map(|share| {
             let slices = slices(&share.service).iter();
             slices.map(|slice| (slice, &share.port_name))
         });
-        for (source, port_name) in sources.filter(|(source, _)| source.weight > 0) {
+        for (source, named) in sources.filter(|(source, _)| source.weight > 0) {
+            let is_v4 = matches!(source.endpoints, Endpoints::V4(_));
+            let family = if is_v4 { "v4" } else { "v6" };
             let targets = source
                 .ports
                 .iter()
-                .filter(|target| target.protocol == port.protocol && target.name == *port_name);
-            for target in targets {
-                add(
-                    &mut all,
-                    service,
-                    port,
-                    target.port.host(),
-                    &source.endpoints,
-                );
+                .filter(|target| target.protocol == port.protocol && target.name == *named);
+            for target in targets.map(|target| target.port.host()) {
+                let port_name = port_name(port);
+                let name = format!("{}-{port_name}-{family}-{target}", service.name);
+                let slice = all.entry(name).or_insert_with(|| Slice {
+                    port_name,
+                    protocol: port.protocol.name(),
+                    target,
+                    is_v4,
+                    endpoints: Vec::new(),
+                });
+                let members = source.endpoints.all().map(Member::of);
+                slice.endpoints.extend(members);
             }
         }
     }
     all.retain(|_, slice| !slice.endpoints.is_empty());
-    all.values_mut().for_each(Slice::arrange);
+    for Slice { endpoints, .. } in all.values_mut() {
+        // Each once. Those that are ready come first: of too many they are kept.
+        endpoints.sort_unstable();
+        endpoints.dedup_by_key(|member| member.address);
+        endpoints.sort_by_key(|member| member.is_ready);
+        endpoints.truncate(MAX);
+    }
     all
 }
 
-/// Adds endpoints to the slice of a port of the Service.
-fn add<'a>(
-    all: &mut BTreeMap<String, Slice<'a>>,
-    service: &ObjectName,
-    port: &ServicePort,
-    target: u16,
-    endpoints: &'a Endpoints,
-) {
-    let port_name = port_name(port);
-    let is_v4 = matches!(endpoints, Endpoints::V4(_));
-    let family = if is_v4 { "v4" } else { "v6" };
-    let name = format!("{}-{port_name}-{family}-{target}", service.name);
-    let slice = all.entry(name).or_insert_with(|| Slice {
-        port_name,
-        protocol: port.protocol.name(),
-        target,
-        is_v4,
-        endpoints: Vec::new(),
-    });
-    slice.endpoints.extend(endpoints.all().map(Member::of));
-}
-
 impl Slice<'_> {
-    /// Sorts the endpoints, each once. Those that are ready come first: of too many they are kept.
-    fn arrange(&mut self) {
-        self.endpoints.sort_unstable();
-        self.endpoints.dedup_by_key(|member| member.address);
-        self.endpoints.sort_by_key(|member| member.is_ready);
-        self.endpoints.truncate(MAX);
-    }
-
     /// Returns the EndpointSlice with this name.
     pub(super) fn object(
         &self,

@@ -167,7 +167,7 @@ impl Converter {
             return Ok((slice, complaints.into_warnings()));
         };
         // Where no Gateways are served, their Services are served by these slices as any.
-        if self.gateways && is_made(&object.metadata) {
+        if self.gateways && is_made(Kind::EndpointSlice, &object.metadata) {
             let object = self.keeps_made.then(|| json!(object));
             slice.made = Some(Box::new(MadeSlice {
                 service: self.text(service),
@@ -300,7 +300,8 @@ impl Converter {
         if self.gateways {
             site.zone = endpoint.zone.as_deref().map(|zone| self.text(zone));
         }
-        (site != Site::default()).then(|| self.shared_site(site))
+        let shared = |site: &Site| Arc::new(site.clone());
+        (site != Site::default()).then(|| self.sites.intern(&site, shared))
     }
 }
 

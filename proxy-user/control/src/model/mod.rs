@@ -233,9 +233,6 @@ impl Converter {
     pub(crate) fn text(&mut self, text: &str) -> Arc<str> {
         self.texts.intern(text, |text| Arc::from(text))
     }
-    pub(crate) fn shared_site(&mut self, site: Site) -> Arc<Site> {
-        self.sites.intern(&site, |site| Arc::new(site.clone()))
-    }
     /// Returns the object's name; fails if it has none.
     pub fn object_name(
         &mut self,

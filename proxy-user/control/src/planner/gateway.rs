@@ -100,6 +100,7 @@ fn backends<A: Family>(
     // Of each backend its weight, and its endpoints as they would be in a service of their own.
     let mut groups = Vec::with_capacity(of_port.shares.len());
     let mut has_endpoints = false;
+    let mut ready = [0; 2];
     for share in &of_port.shares {
         let of_service = ports.get(&share.service);
         let same = of_service.and_then(|all| all.get(&(&*share.port_name, port.protocol)));
@@ -109,6 +110,10 @@ fn backends<A: Family>(
             topology::locate(&mut found, &node.takers);
         }
         has_endpoints |= is_useful && share.weight > 0;
+        if share.weight > 0 {
+            let [here, elsewhere] = topology::ready(&found);
+            ready = [ready[0] + here, ready[1] + elsewhere];
+        }
         let plans: Vec<_> = found.iter().map(topology::Candidate::plan).collect();
         groups.push((share.weight, plans));
     }
@@ -125,6 +130,7 @@ fn backends<A: Family>(
     all.extend(unused.map(|plan| BackendPlan { weight: 0, ..plan }));
     Backends {
         has_endpoints,
+        ready,
         plans: merged(all),
     }
 }

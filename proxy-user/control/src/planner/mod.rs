@@ -70,13 +70,6 @@ impl NodeView {
         self.client_address.map(of_service) == Some(ClientAddress::Keep)
     }
 
-    /// Returns the cluster IPs of a service that are not served on this node, because they are the
-    /// node's own addresses.
-    pub fn own_of(&self, service: &Service) -> Vec<IpAddr> {
-        let own = service.cluster_ips();
-        own.filter(|ip| self.own_addresses.contains(ip)).collect()
-    }
-
     /// Returns a warning about each address of a service that is the broadcast address of a subnet.
     fn broadcasts_of(&self, service: &Service) -> impl Iterator<Item = Warning> {
         let all: BTreeSet<_> = service.addresses().collect();
@@ -149,6 +142,8 @@ pub fn plan_service(
 struct Backends<A: Addr> {
     /// Whether any of them may be used, in the whole cluster.
     has_endpoints: bool,
+    /// How many are ready: on this node, and on others.
+    ready: [usize; 2],
     plans: Vec<BackendPlan<A>>,
 }
 
@@ -168,14 +163,19 @@ fn plan_ports(
     }
     let source_ranges = frontends::source_ranges(service, node);
     for (index, port) in service.ports.iter().enumerate() {
+        let (plan_v4, ready_v4) = plan_family(service, index, port, node, claims, &v4, &mut refuse);
+        let (plan_v6, ready_v6) = plan_family(service, index, port, node, claims, &v6, &mut refuse);
+        let counts = [plan.ready, ready_v4, ready_v6].into_iter();
+        let most = counts.max_by_key(|[here, elsewhere]| here + elsewhere);
+        plan.ready = most.unwrap_or_default();
         plan.ports.push(PortPlan {
             name: Arc::clone(&port.name),
             protocol: port.protocol,
             port: port.port,
             affinity_timeout: service.affinity_timeout,
             source_ranges: source_ranges.clone(),
-            v4: plan_family(service, index, port, node, claims, &v4, &mut refuse),
-            v6: plan_family(service, index, port, node, claims, &v6, &mut refuse),
+            v4: plan_v4,
+            v6: plan_v6,
         });
     }
     plan.guarded_v4 = guarded(service, node, claims);
@@ -201,6 +201,8 @@ fn unreached_health_check(service: &Service, claims: &Claims) -> Option<Warning>
     })
 }
 
+/// Returns the plan of a service port in one family, and how many of its endpoints are ready: on
+/// this node, and on others.
 fn plan_family<A: Family>(
     service: &Service,
     index: usize,
@@ -209,9 +211,9 @@ fn plan_family<A: Family>(
     claims: &Claims,
     backends: &impl Fn(usize, &ServicePort) -> Backends<A>,
     refuse: &mut impl FnMut(usize, Refusal),
-) -> FamilyPlan<A> {
+) -> (FamilyPlan<A>, [usize; 2]) {
     if !A::is_served(service) {
-        return FamilyPlan::default();
+        return Default::default();
     }
     let backends = backends(index, port);
     let mut wanted = Vec::new();
@@ -239,12 +241,13 @@ fn plan_family<A: Family>(
     }
     if node.answer_ping && index == 0 {
         frontends::of_echo(service, claims, &mut planned);
-        planned.retain(|plan| !node.leaves(plan.address, plan.kind()));
+        planned.retain(|plan| !node.leaves(plan.address, plan.flags.kind()));
     }
-    FamilyPlan {
+    let plan = FamilyPlan {
         frontends: planned,
         backends: backends.plans,
-    }
+    };
+    (plan, backends.ready)
 }
 
 /// The ports of a service's slices, each with its slice, by name and protocol.
@@ -277,6 +280,7 @@ fn backends<A: Family>(
     }
     Backends {
         has_endpoints,
+        ready: topology::ready(&candidates),
         plans: candidates.iter().map(Candidate::plan).collect(),
     }
 }

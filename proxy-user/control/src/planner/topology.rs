@@ -90,6 +90,13 @@ pub(super) fn used_sets(service: &Service, port: &ServicePort) -> EndpointSet {
     used
 }
 
+/// Returns how many candidates are ready: on this node, and on others.
+pub(super) fn ready<A: Addr>(candidates: &[Candidate<'_, A>]) -> [usize; 2] {
+    let ready = || candidates.iter().filter(|one| one.is_wanted());
+    let here = ready().filter(|one| one.is_local()).count();
+    [here, ready().count() - here]
+}
+
 /// Which topology hints narrow the cluster set: none, those for nodes, or those for zones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hinted {

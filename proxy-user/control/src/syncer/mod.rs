@@ -5,6 +5,7 @@
 //! are tried again later. Driven by `agent`.
 
 mod own;
+mod ready;
 mod retry;
 pub mod turns;
 
@@ -13,12 +14,13 @@ use std::{
     time::Instant,
 };
 
+pub use self::ready::ReadyEndpoints;
 use self::{own::OwnClusterIps, retry::RetryClock, turns::Turns};
 use crate::{
-    apply::{Affected, ApplyResult, Failure},
+    apply::{Affected, ApplyResult, Failure, Refusal},
     change::{Batch, Change},
     gateway::Write,
-    model::ObjectKey,
+    model::{ObjectKey, Service},
     object::ObjectName,
     plan::{HealthUpdate, ServicePlan},
     planner::{
@@ -74,6 +76,8 @@ pub struct Syncer {
     no_local: [HashSet<ObjectName>; 4],
     /// Services and Gateways with weighted endpoints.
     pub weighted: HashSet<ObjectName>,
+    /// How many endpoints of each service are ready, for metrics.
+    pub ready: ReadyEndpoints,
     turns: Turns,
     /// Services that could not be applied and are to be applied again.
     pub failed: BTreeSet<ObjectName>,
@@ -166,7 +170,10 @@ impl Syncer {
         let full = self
             .failures
             .iter()
-            .filter_map(|failure| failure.reason.full_map());
+            .filter_map(|failure| match failure.reason {
+                Refusal::Full { map, .. } => Some(map),
+                _ => None,
+            });
         full.collect()
     }
 
@@ -247,9 +254,11 @@ impl Syncer {
 
     fn plan(&mut self, name: &ObjectName, synced: &mut Synced) -> (ObjectName, ServicePlan) {
         let (service, slices) = self.state.service(name);
-        let own = service.map(|service| self.state.view.own_of(service));
+        let own_addresses = &self.state.view.own_addresses;
+        let own = service.into_iter().flat_map(Service::cluster_ips);
+        let own = own.filter(|ip| own_addresses.contains(ip)).collect();
         let uid_hash = service.map_or(0, |service| service.uid_hash);
-        self.own.note(name, own.unwrap_or_default());
+        self.own.note(name, own);
         let (plan, warnings) = match self.state.gateway(name) {
             Some(served) => {
                 let slices = |name: &ObjectName| self.state.service(name).1;
@@ -270,6 +279,7 @@ impl Syncer {
             let topic = Topic::Plan(name.clone());
             self.warnings.replace_of(topic, uid_hash, warnings);
         }
+        self.ready.note(name, &plan);
         let lacks = plan.lacks_local_endpoints();
         let sets = self.no_local.iter_mut().zip(lacks);
         for (set, belongs) in sets.chain([(&mut self.weighted, plan.is_weighted())]) {

@@ -87,7 +87,7 @@ pub(crate) fn frontends(family: &FamilyPlan<V4>) -> Vec<String> {
     let all = family.frontends.iter();
     all.map(|f| {
         let address = IpAddr::from(f.address);
-        format!("{:?} {address}:{}", f.kind(), f.port.host())
+        format!("{:?} {address}:{}", f.flags.kind(), f.port.host())
     })
     .collect()
 }

@@ -54,12 +54,15 @@ impl Generation {
     }
 }
 
-/// The name of the file with the addresses of API servers, in the pin directory. It is a link as
-/// [`GROWN`] is.
+/// The name of the file with the addresses of API servers, in the pin directory. It is a
+/// dangling symbolic link, because a BPF file system can hold those.
 pub const SERVERS: &str = "api-servers";
 
+/// The name of such a link with the nf_conntrack parameters that `portolan init` has changed.
+pub const CONNTRACK: &str = "nf_conntrack";
+
 /// The name of the file that marks a generation whose maps have grown beyond the configured sizes.
-/// It is a dangling symbolic link, because a BPF file system can hold those.
+/// It is a link as [`SERVERS`] is.
 pub(crate) const GROWN: &str = "grown";
 
 /// Returns the generations in a pin directory in the order of their numbers; an empty list if the

@@ -11,6 +11,7 @@ use std::{
     hash::Hash,
     io,
     net::IpAddr,
+    time::Duration,
 };
 
 use linux::{
@@ -20,7 +21,7 @@ use linux::{
 use proxy_common::{
     LocalPod, V4, V6,
     carried::{KEYS, Key},
-    maps::{self, interface, node_address},
+    maps::{self, generation, interface, node_address},
     xdp::Uplink,
 };
 
@@ -191,6 +192,20 @@ impl Datapath {
         let epoch = self.route_epoch.lookup(&0).map_err(failed)?;
         let next = epoch.unwrap_or_default().wrapping_add(1);
         self.route_epoch.update(&0, &next).map_err(failed)
+    }
+    /// Has the programs, also those of older maps, serve for this time more without an agent, or
+    /// for ever. Programs that have given way to others begin again only if `anew` is true.
+    pub fn serve_for(&self, time: Option<Duration>, anew: bool) -> Result<(), DatapathError> {
+        let failed = DatapathError::of_map("write", maps::DRAINED);
+        let word = self.drained.lookup(&0).map_err(failed)?;
+        let (word, now) = (word.unwrap_or_default(), linux::now());
+        let until = time.map(|time| now + time.as_nanos() as u64);
+        let wanted = generation::serving_until(word, until);
+        if wanted != word && (anew || !generation::is_abandoned(word, || now)) {
+            self.drained.update(&0, &wanted).map_err(failed)?;
+        }
+        let old = self.succession.as_ref();
+        old.map_or(Ok(()), |old| old.serve_until(until))
     }
 }
 

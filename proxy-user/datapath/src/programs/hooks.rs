@@ -42,14 +42,12 @@ const fn hook(program: &'static str, attach_type: u32, needs: &'static [&'static
 
 /// The socket hooks in the order of attaching: hooks that restore addresses come before hooks that
 /// replace them, and hooks that remove entries before hooks that create them.
-pub(super) const HOOKS: [Hook; 11] = [
+pub(super) const HOOKS: [Hook; 9] = [
     hook("release", 34, &[]),
     hook("receive_v4", 19, &[]),
     hook("receive_v6", 20, &[]),
     hook("peer_name_v4", 29, &[]),
     hook("peer_name_v6", 30, &[]),
-    hook("bind_v4", 8, &[]),
-    hook("bind_v6", 9, &[]),
     // An IPv6 socket sends to IPv4-mapped addresses through `send_v4`, and receives through
     // `receive_v6`.
     hook("send_v4", 14, &["release", "receive_v4", "receive_v6"]),

@@ -1,34 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests whether this process may use BPF and whether the kernel has the features that portolan
-//! needs. Called by `Datapath::open`.
+//! Tests whether this process may use BPF, and asks what the kernel is and has. Called by
+//! `Datapath::open`, the agent and the command line.
 
-use std::{fs, io, os::fd::AsFd};
+use std::{fs, io};
 
-use linux::{MMAPABLE, MapKind, Mapping, create_map, each_raw, tcx};
+use linux::{MapKind, create_map, tcx};
 
 use crate::error::DatapathError;
-
-/// A feature of the kernel, the first version of Linux that has it, and a function that fails if it
-/// is missing.
-type Feature = (&'static str, &'static str, fn() -> io::Result<()>);
-
-const FEATURES: &[Feature] = &[
-    ("the bpf system call", "3.18", || {
-        create_map(MapKind::Array, 4, 4, 1, 0, None).map(drop)
-    }),
-    ("BPF arrays that can be mapped into memory", "5.5", || {
-        let array = create_map(MapKind::Array, 4, 8, 1, MMAPABLE, None)?;
-        Mapping::new(array, 0, 4096).map(drop)
-    }),
-    ("batch operations on BPF hash maps", "5.6", || {
-        let map = create_map(MapKind::Hash, 4, 4, 1, 0, None)?;
-        each_raw(map.as_fd(), |_, _| ())
-    }),
-    ("BPF maps of maps", "4.12", || {
-        let inner = create_map(MapKind::Array, 4, 4, 1, 0, None)?;
-        create_map(MapKind::ArrayOfMaps, 4, 4, 1, 0, Some(inner.as_fd())).map(drop)
-    }),
-];
 
 /// True if the kernel counts a packet that a program redirects to a pod at the pod's own interface.
 /// It does so since veth devices have their own counters (Linux 6.7, and some versions before it):
@@ -72,8 +50,7 @@ fn effective_capabilities() -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// Fails if capabilities or a kernel feature are missing. The error names the capabilities or the
-/// first missing feature.
+/// Fails if capabilities are missing, which the error names, or if the kernel makes no map.
 pub(crate) fn check() -> Result<(), DatapathError> {
     let missing = missing_capabilities(effective_capabilities());
     if !missing.is_empty() {
@@ -81,21 +58,18 @@ pub(crate) fn check() -> Result<(), DatapathError> {
             missing: missing.join(" and "),
         });
     }
-    FEATURES
-        .iter()
-        .try_for_each(|feature| feature.2().map_err(|error| explain(feature, error)))
+    let map = create_map(MapKind::Array, 4, 4, 1, 0, None);
+    map.map(drop).map_err(explain)
 }
 
-fn explain(&(feature, since, _): &Feature, error: io::Error) -> DatapathError {
+fn explain(error: io::Error) -> DatapathError {
     if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
         return DatapathError::NoPrivilege {
             attempt: "create a map",
             source: error,
         };
     }
-    DatapathError::MissingFeature {
-        feature,
-        since,
+    DatapathError::NoMap {
         running: running_kernel(),
         source: error,
     }
@@ -143,19 +117,11 @@ mod tests {
 
     #[test]
     fn an_error_eperm_names_the_missing_privileges() {
-        let error = explain(&FEATURES[0], io::Error::from_raw_os_error(libc::EPERM)).to_string();
+        let error = explain(io::Error::from_raw_os_error(libc::EPERM)).to_string();
         assert!(
             error.contains("(create a map)") && error.contains("CAP_BPF"),
             "{error}"
         );
-    }
-
-    #[test]
-    fn a_missing_feature_is_named_with_the_kernel_that_has_it() {
-        let feature = &FEATURES[1];
-        let error = explain(feature, io::Error::from_raw_os_error(libc::EINVAL)).to_string();
-        assert!(error.contains("mapped into memory"), "{error}");
-        assert!(error.contains("Linux 5.5"), "{error}");
     }
 
     #[test]

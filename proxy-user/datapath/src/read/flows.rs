@@ -2,11 +2,7 @@
 //! Lists the flows, which are the connections and UDP exchanges that the tc programs translate, and
 //! the sockets whose destination the socket hooks have translated.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    io,
-    net::SocketAddr,
-};
+use std::{collections::HashMap, io, net::SocketAddr};
 
 use linux::now;
 use proxy_common::{
@@ -52,31 +48,6 @@ impl Reader {
         self.each_flow(|_| true, |flow| rows.push(flow))?;
         rows.sort();
         Ok(rows)
-    }
-
-    /// Returns how many flows each service port has. Reads the table in parts and keeps only the
-    /// counts.
-    pub fn flow_counts(&self) -> Result<BTreeMap<String, u64>, DatapathError> {
-        let mut by_id = BTreeMap::new();
-        self.count_flows_of::<V4>(&mut by_id)?;
-        self.count_flows_of::<V6>(&mut by_id)?;
-        let mut by_name = BTreeMap::new();
-        for (id, count) in by_id {
-            *by_name.entry(self.service_port(id)).or_default() += count;
-        }
-        Ok(by_name)
-    }
-    fn count_flows_of<A: Family>(
-        &self,
-        counts: &mut BTreeMap<u32, u64>,
-    ) -> Result<(), DatapathError> {
-        let count = |_, entry: FlowEntry<A>| {
-            if entry.kind == FlowKind::ORIGINAL {
-                *counts.entry(entry.service.0).or_default() += 1;
-            }
-        };
-        let flows: FlowTable<A> = self.flow_table()?;
-        flows.each(count).map_err(failed(A::FLOW_SLOTS))
     }
 
     /// Calls `visit` with every flow for which `wants` returns true, in no order. The table is read

@@ -88,11 +88,8 @@ pub fn fills(pin_dir: &Path) -> Result<Vec<Fill>, DatapathError> {
         let path = home.join(map);
         let row = get_pinned(&path, true).and_then(|fd| row(map, &path, fd));
         let row = row.map_err(failed(map))?;
-        Ok(Fill {
-            map,
-            entries: row.entries.unwrap_or(0) as u32,
-            capacity: row.capacity,
-        })
+        let entries = row.entries.unwrap_or(0) as u32;
+        Ok(Fill::new(map, entries, row.capacity))
     };
     MAPS.into_iter().map(fill).collect()
 }

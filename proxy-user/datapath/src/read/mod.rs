@@ -42,8 +42,8 @@ pub use explain::{
 };
 pub use flows::{Flow, SocketRow};
 use linux::{Plain, get_pinned, text};
-pub use services::{BackendRow, Frontend, Share};
-pub use traffic::{Counted, CountedBackend, ProgramRun};
+pub use services::{BackendRow, Frontend, Share, kind_name};
+pub use traffic::{Counted, CountedBackend};
 
 const SECOND: u64 = 1_000_000_000;
 

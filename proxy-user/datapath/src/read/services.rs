@@ -135,7 +135,8 @@ pub(super) fn family_name<A: Family>() -> &'static str {
     if A::VERSION == 4 { "IPv4" } else { "IPv6" }
 }
 
-fn kind_name(kind: FrontendKind) -> &'static str {
+/// Returns the kind as lists and reports spell it.
+pub fn kind_name(kind: FrontendKind) -> &'static str {
     match kind {
         FrontendKind::ClusterIp => "cluster-ip",
         FrontendKind::ExternalIp => "external-ip",
@@ -155,22 +156,19 @@ fn set_names(sets: EndpointSet) -> impl Iterator<Item = (EndpointSet, &'static s
     .filter(move |(set, _)| sets.intersects(*set))
 }
 
-/// Returns a frontend's policies and options in words.
+/// Returns a frontend's policies and options in words. A frontend is of one traffic policy: the
+/// internal one of cluster IPs, the external one of all others.
 fn policies(flags: ServiceFlags, affinity_timeout: u32) -> Vec<String> {
     match flags.kind() {
         FrontendKind::Unserved => return vec!["rejects".into()],
         FrontendKind::Echo => return vec!["answers ping".into()],
         _ => {}
     }
-    let affinity = format!("ClientIP affinity {affinity_timeout} s");
+    let affinity = format!("affinity {affinity_timeout}s");
     let words = [
-        (ServiceFlags::HAS_ENDPOINTS, false, "rejects: no endpoints"),
-        (ServiceFlags::EXTERNAL_LOCAL, true, "external policy Local"),
-        (
-            ServiceFlags::INTERNAL_BLOCK_LOCAL,
-            true,
-            "internal policy Local",
-        ),
+        (ServiceFlags::HAS_ENDPOINTS, false, "no endpoints"),
+        (ServiceFlags::EXTERNAL_LOCAL, true, "Local"),
+        (ServiceFlags::INTERNAL_BLOCK_LOCAL, true, "Local"),
         (ServiceFlags::SOURCE_RANGES, true, "source ranges"),
         (ServiceFlags::AFFINITY, true, &affinity),
     ];
@@ -254,8 +252,8 @@ mod tests {
             .with(ServiceFlags::AFFINITY, true);
         let of = ServiceFlags::new;
         for (flags, timeout, expected) in [
-            (served, 60, "external policy Local, ClientIP affinity 60 s"),
-            (of(FrontendKind::ClusterIp), 0, "rejects: no endpoints"),
+            (served, 60, "Local, affinity 60s"),
+            (of(FrontendKind::ClusterIp), 0, "no endpoints"),
             (of(FrontendKind::Unserved), 0, "rejects"),
         ] {
             assert_eq!(policies(flags, timeout).join(", "), expected);

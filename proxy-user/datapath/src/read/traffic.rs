@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads the traffic counters of all backends, the counters of refusals, and the run times of our
-//! programs.
+//! Reads the traffic counters of all backends, and the counters of refusals.
 
-use std::{collections::HashMap, net::SocketAddr};
+use std::{collections::HashMap, net::SocketAddr, path::Path};
 
-use aya::programs::ProgramInfo;
 use linux::get_pinned;
 use proxy_common::{Backend, Counter, V4, V6, maps as names, traffic::Traffic};
 
@@ -14,6 +12,7 @@ use crate::{
     maps::{
         counted::{RefusedMap, TrafficMap},
         family::Family,
+        pins::generations,
     },
 };
 
@@ -35,41 +34,19 @@ pub struct Counted {
     /// own because the map is too small, of backends that are gone, and of an element whose backend
     /// is not counted yet.
     pub others: Traffic,
+    /// The part of `others` that never goes back: it stays when a backend goes or its id is reused.
+    pub shared: Traffic,
     /// Refused packets and connections: id of the service port (0 for none), the counter that says
     /// why, and how many.
     pub refused: Vec<(u32, Counter, u64)>,
 }
 
-/// How often one of our programs has run, and for how long. The kernel counts only while its
-/// setting `kernel.bpf_stats_enabled` is on.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ProgramRun {
-    pub id: u32,
-    pub name: String,
-    pub count: u64,
-    /// The time of all runs in nanoseconds.
-    pub time: u64,
-}
-
 impl Reader {
-    /// Returns the runs of every loaded program that uses the pinned maps.
-    pub fn program_runs(&self) -> Result<Vec<ProgramRun>, DatapathError> {
-        let counters = get_pinned(&self.home.join(names::COUNTERS), true);
-        let counters = counters.and_then(linux::map_info);
-        let ours = counters.map_err(failed(names::COUNTERS))?.id;
-        // Foreign programs may come and go in the meantime.
-        let programs = aya::programs::loaded_programs().filter_map(Result::ok);
-        let is_ours = |program: &ProgramInfo| {
-            let maps = program.map_ids().ok().flatten();
-            maps.is_some_and(|maps| maps.contains(&ours))
-        };
-        let runs = programs.filter(is_ours).map(|program| ProgramRun {
-            id: program.id(),
-            name: program.name_as_str().unwrap_or_default().to_owned(),
-            count: program.run_count(),
-            time: u64::try_from(program.run_time().as_nanos()).unwrap_or(u64::MAX),
-        });
-        Ok(runs.collect())
+    /// Returns the directory of the maps; None while maps take over from others, and the counts of
+    /// both are incomplete.
+    pub fn settled(&self) -> Option<&Path> {
+        let all = generations(self.home.parent()?).ok()?;
+        (all.len() == 1).then_some(self.home.as_path())
     }
     pub fn counted(&self) -> Result<Counted, DatapathError> {
         let mut counted = Counted::default();
@@ -111,7 +88,12 @@ impl Reader {
                 });
             }
             // The backend of these counts is gone, or it is not counted yet.
-            _ => counted.others.add(&traffic),
+            _ => {
+                counted.others.add(&traffic);
+                if id == 0 {
+                    counted.shared.add(&traffic);
+                }
+            }
         };
         traffic
             .and_then(|traffic| traffic.each(end, visit))
@@ -120,5 +102,23 @@ impl Reader {
     /// Returns the names of all service ports. Key: id of the service port.
     pub fn into_service_ports(self) -> HashMap<u32, ServicePort> {
         self.names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::create_dir;
+
+    use super::*;
+
+    #[test]
+    fn maps_are_settled_while_there_are_no_others() {
+        let pins = tempfile::tempdir().expect("a directory");
+        let home = pins.path().join(format!("v{}", names::LAYOUT_VERSION));
+        create_dir(&home).expect("a directory");
+        let reader = Reader::without_names(pins.path()).expect("maps");
+        assert_eq!(reader.settled(), Some(home.as_path()));
+        create_dir(pins.path().join("v1-1")).expect("a directory");
+        assert_eq!(reader.settled(), None);
     }
 }

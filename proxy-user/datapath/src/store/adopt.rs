@@ -204,7 +204,8 @@ fn adopt_sources<A: Stored>(
 /// records may differ: then the block of the first one is used for all of them.
 fn adopt_blocks<A: Stored>(all: &mut Maps, port: &mut PortState) -> Result<(), DatapathError> {
     let (mut cluster, mut local) = (None, None);
-    for id in &port.families[A::AT].frontends {
+    let state = &mut port.families[A::AT];
+    for id in &state.frontends {
         let record = A::maps(all).records.load(id.0);
         for (external, block) in [(false, record.internal), (true, record.external)] {
             let set = record.flags.set_of_block(external);
@@ -216,7 +217,7 @@ fn adopt_blocks<A: Stored>(all: &mut Maps, port: &mut PortState) -> Result<(), D
             of_set.get_or_insert(block);
         }
     }
-    for (set, block) in [(EndpointSet::CLUSTER, cluster), (EndpointSet::LOCAL, local)] {
+    for (block, adopted) in [(cluster, &mut state.cluster), (local, &mut state.local)] {
         let Some(block) = block.filter(|block| block.count() > 0 && all.blocks.claim(*block))
         else {
             continue;
@@ -224,16 +225,9 @@ fn adopt_blocks<A: Stored>(all: &mut Maps, port: &mut PortState) -> Result<(), D
         all.slots
             .ensure(block.first(), block.count())
             .map_err(DatapathError::of_map("map", names::SLOTS))?;
-        let state = &mut port.families[A::AT];
-        let adopted = if set == EndpointSet::LOCAL {
-            &mut state.local
-        } else {
-            &mut state.cluster
-        };
         *adopted = block;
     }
     // A record must not lead to any other block, which is free or belongs to another service.
-    let state = &port.families[A::AT];
     for id in &state.frontends {
         A::maps(all).point_to_blocks(*id, state);
     }

@@ -141,7 +141,7 @@ fn commit_family<A: Stored>(
         written += maps.ports.announce(backend.port, ports::BACKEND);
     }
     for (frontend, _) in &change.delta.new_frontends {
-        let bit = port_bit(frontend.kind());
+        let bit = port_bit(frontend.flags.kind());
         written += bit.map_or(0, |bit| maps.ports.announce(frontend.port, bit));
     }
 

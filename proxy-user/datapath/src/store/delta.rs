@@ -2,7 +2,10 @@
 //! Compares the maps with the plan for one address family of a service port. Pure functions. Called
 //! by `prepare`.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
 
 use control::plan::{BackendPlan, FamilyPlan, FrontendPlan};
 use proxy_common::{
@@ -54,7 +57,7 @@ pub(super) fn ordered<A: Addr>(backends: &[BackendPlan<A>]) -> Cow<'_, [BackendP
 }
 
 pub(super) fn key_of<A: Addr>(frontend: &FrontendPlan<A>, protocol: Protocol) -> FrontendKey<A> {
-    if frontend.kind() == FrontendKind::Echo {
+    if frontend.flags.kind() == FrontendKind::Echo {
         return FrontendKey::echo(frontend.address);
     }
     FrontendKey::new(frontend.address, frontend.port, protocol)
@@ -90,22 +93,13 @@ pub(super) fn diff<A: Addr>(
     }
     delta.gone_backends.extend(old.map(|(id, _)| *id));
 
-    let mut unclaimed: HashMap<_, _> = current
-        .frontends
-        .iter()
-        .map(|frontend| (frontend.key, frontend))
-        .collect();
-    // If two records have the same key, the key can lead to only one of them; the other record is
-    // gone.
-    delta.gone_frontends.extend(
-        current
-            .frontends
-            .iter()
-            .filter(|frontend| unclaimed.get(&frontend.key) != Some(frontend))
-            .map(|frontend| frontend.record),
-    );
+    let frontends = current.frontends.iter();
+    let mut unclaimed: HashMap<_, _> = frontends.clone().map(|old| (old.key, old)).collect();
+    let mut claimed = HashSet::new();
     for frontend in &wanted.frontends {
-        match unclaimed.remove(&key_of(frontend, protocol)) {
+        let old = unclaimed.remove(&key_of(frontend, protocol));
+        claimed.extend(old.map(|old| old.record));
+        match old {
             Some(old)
                 if old.reachable
                     && old.flags == frontend.flags
@@ -115,13 +109,10 @@ pub(super) fn diff<A: Addr>(
                 .push((*frontend, old.map(|old| old.record))),
         }
     }
-    delta.gone_frontends.extend(
-        current
-            .frontends
-            .iter()
-            .filter(|frontend| unclaimed.get(&frontend.key) == Some(frontend))
-            .map(|frontend| frontend.record),
-    );
+    // If two records have the same key, the key can lead to only one of them; the other record is
+    // gone.
+    let gone = frontends.map(|old| old.record);
+    delta.gone_frontends = gone.filter(|old| !claimed.contains(old)).collect();
     delta
 }
 

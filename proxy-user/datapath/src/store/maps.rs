@@ -165,19 +165,11 @@ impl<A: Family> FamilyMaps<A> {
         let (frontends, sources) = (self.frontends.capacity(), self.sources.capacity());
         let (records, backends) = (self.records.capacity(), self.backends.capacity());
         [
-            fill(A::FRONTENDS, self.index.len() as u32, frontends),
-            fill(A::RECORDS, records - self.record_ids.free(), records),
-            fill(A::BACKENDS, backends - self.backend_ids.free(), backends),
-            fill(A::SOURCE_RANGES, self.source_count, sources),
+            Fill::new(A::FRONTENDS, self.index.len() as u32, frontends),
+            Fill::new(A::RECORDS, records - self.record_ids.free(), records),
+            Fill::new(A::BACKENDS, backends - self.backend_ids.free(), backends),
+            Fill::new(A::SOURCE_RANGES, self.source_count, sources),
         ]
-    }
-}
-
-fn fill(map: &'static str, entries: u32, capacity: u32) -> Fill {
-    Fill {
-        map,
-        entries,
-        capacity,
     }
 }
 
@@ -218,8 +210,8 @@ impl Maps {
         let (slots, services) = (self.slots.capacity(), self.names.capacity());
         let named = services.saturating_sub(self.service_ids.free());
         let shared = [
-            fill(names::SLOTS, slots - self.blocks.free(), slots),
-            fill(names::NAMES, named, services),
+            Fill::new(names::SLOTS, slots - self.blocks.free(), slots),
+            Fill::new(names::NAMES, named, services),
         ];
         families.chain(shared).collect()
     }

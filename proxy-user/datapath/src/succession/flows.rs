@@ -14,7 +14,7 @@ use proxy_common::{
 };
 
 use super::{
-    references::Old,
+    references::{GONE, Old},
     translation::{Again, each_again, fields_of, read, reader},
 };
 use crate::{
@@ -94,7 +94,8 @@ fn transfer<A: Family>(
             tuples.push(tuple);
         }
         entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
-        (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
+        let backend = backends.get(entry.backend, entry.generation);
+        (entry.backend, entry.generation) = backend.unwrap_or(GONE);
         entry.came_by = FlowEntry::<A>::COPIED;
         if let Err(error) = copy.take(key, entry.sealed(&key), is_over) {
             failure.get_or_insert(error);

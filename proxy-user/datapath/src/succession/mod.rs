@@ -48,6 +48,9 @@ use super::{
     programs::{detach_filters_of, is_xdp_pin, linked_programs},
 };
 
+/// What a succession sets in the word that [`generation`] explains; the rest is a time.
+const BITS: u32 = generation::DRAINED | generation::BEHIND;
+
 /// The old generations of maps that the new one in `home` replaces.
 #[derive(Debug)]
 pub(super) struct Succession {
@@ -139,8 +142,14 @@ fn word(dir: &Path) -> u32 {
     word.ok().flatten().unwrap_or_default()
 }
 
+/// Returns the part of [`word`] that is the time until when the programs serve without an agent; 0
+/// if there is none.
+fn time(dir: &Path) -> u32 {
+    word(dir) & !BITS
+}
+
 /// Tells the programs that use the maps in `dir` what to do in a succession. `word` has bits of
-/// [`generation`]; 0 means to work as usual.
+/// [`generation`], and a time; 0 means to work as usual.
 fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
     match open_table(dir, maps::DRAINED) {
         // This layout is older than the map `DRAINED`: its programs work as usual until they are
@@ -169,11 +178,20 @@ impl Succession {
         linked_programs(self.homes().flat_map(|home| files(&links_of(&home))))
     }
 
+    /// Has the old programs that have a time serve until `until`, in nanoseconds of the monotonic
+    /// clock; without one, for ever. Those that have given way to others do not begin again.
+    pub(super) fn serve_until(&self, until: Option<u64>) -> Result<(), DatapathError> {
+        self.homes().try_for_each(|home| match word(&home) {
+            word if word & !BITS == 0 || generation::is_abandoned(word, linux::now) => Ok(()),
+            word => tell(&home, generation::serving_until(word, until)),
+        })
+    }
+
     /// Copies everything that the new maps lack from the old ones, part by part until `deadline`;
     /// true if all is copied. The new maps must contain the services already.
     pub(super) fn carry(&mut self, deadline: Option<Instant>) -> Result<bool, DatapathError> {
         if self.in_front > 0 {
-            tell(&self.home, generation::BEHIND)?;
+            tell(&self.home, generation::BEHIND | time(&self.home))?;
         }
         let homes: Vec<_> = self.homes().collect();
         let is_complete = self.copying.go_on(&homes, &self.home, deadline)?;
@@ -246,7 +264,7 @@ impl Succession {
     /// Removes the pins of the old generations, whose programs must be detached. Moves the marks of
     /// qdiscs that we created to the new generation.
     pub(super) fn remove(self) -> Result<(), DatapathError> {
-        tell(&self.home, 0)?;
+        tell(&self.home, time(&self.home))?;
         for home in self.homes() {
             let links = links_of(&home);
             let removed = files(&links).into_iter().try_for_each(|path| {

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Id and generation in place of those of a backend that is gone. The id 0 belongs to no backend.
-const GONE: (BackendId, u32) = (BackendId(0), u32::MAX);
+pub(super) const GONE: (BackendId, u32) = (BackendId(0), u32::MAX);
 
 /// The ids of one generation's service ports and backends, with their ids in the maps of another.
 #[derive(Debug, Default)]
@@ -119,22 +119,16 @@ impl Backends {
         each(source, target, A::BACKENDS, note_old)?;
         Ok(Self(ids))
     }
-    /// Returns id and generation in the new maps of a backend in the old ones; [`GONE`] if the
+    /// Returns id and generation in the new maps of a backend in the old ones; `None` if the
     /// backend is gone.
-    pub(super) fn get(&self, id: BackendId, generation: u32) -> (BackendId, u32) {
-        match self.0.get(&id.0) {
-            Some((current, found)) if *current == generation => *found,
-            _ => GONE,
-        }
+    pub(super) fn get(&self, id: BackendId, generation: u32) -> Option<(BackendId, u32)> {
+        let (current, found) = self.0.get(&id.0)?;
+        (*current == generation).then_some(*found)
     }
     /// Returns the id in the new maps of the backend that has this id in the old ones; `None` if it
     /// is gone.
     pub(super) fn id_of(&self, id: u32) -> Option<BackendId> {
         let (_, (found, _)) = self.0.get(&id)?;
         Some(*found)
-    }
-    /// Like [`Self::get`], but returns `None` if the backend is gone.
-    pub(super) fn serving(&self, id: BackendId, generation: u32) -> Option<(BackendId, u32)> {
-        Some(self.get(id, generation)).filter(|found| *found != GONE)
     }
 }

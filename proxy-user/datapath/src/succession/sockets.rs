@@ -9,7 +9,7 @@ use proxy_common::{
     affinity::AffinityClient, maps,
 };
 
-use super::references::{Backends, Old};
+use super::references::{Backends, GONE, Old};
 use crate::{
     error::DatapathError,
     maps::{arrays::MappedArray, family::Family, tables::Table},
@@ -22,7 +22,8 @@ pub(super) fn carry<A: Family>(old: &Old<'_>) -> Result<(usize, usize), Datapath
     let mut found: Vec<(SocketKey<A>, SocketEntry<A>)> = Vec::new();
     let mut note = |key: SocketKey<A>, mut entry: SocketEntry<A>| {
         entry.service = services.get(entry.service).unwrap_or_default();
-        (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
+        let backend = backends.get(entry.backend, entry.generation);
+        (entry.backend, entry.generation) = backend.unwrap_or(GONE);
         entry.seal(&key);
         found.push((key, entry));
     };
@@ -136,7 +137,7 @@ fn carry_held<'a, K: Plain + Eq + Hash + AffinityClient>(
             return;
         };
         let is_later = |known: &AffinityEntry| entry.last_used > known.last_used;
-        if let Some((id, generation)) = backends.serving(entry.backend, entry.generation)
+        if let Some((id, generation)) = backends.get(entry.backend, entry.generation)
             && here.get(&key).is_none_or(is_later)
         {
             keys.push(key);

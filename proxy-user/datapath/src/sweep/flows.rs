@@ -19,8 +19,9 @@ use crate::{
 };
 
 /// Windows of a table per call of `sweep`: 65 536 slots. With one call a second, a table of twice
-/// as many takes two seconds, well within the shortest idle time.
-const STEPS: usize = 32;
+/// as many takes two seconds. A large table has more in a call, so that a walk takes sixteen
+/// seconds at most: growth decides by complete walks.
+const STEPS: u32 = 32;
 
 /// A flow that was used or begun within this time before a walk is not removed because its pod is
 /// gone, in nanoseconds: its key may be another connection's by now. The next walk finds it again.
@@ -85,7 +86,7 @@ impl<A: Stored> FlowWalk<A> {
         };
         let now = now();
         let mut removed = 0;
-        for _ in 0..STEPS {
+        for _ in 0..STEPS.max(self.flows.windows() / 16) {
             let (mut idle, mut ended) = (Vec::new(), Vec::new());
             let running = &mut self.running;
             let visit = |key: FlowKey<A>, entry: FlowEntry<A>| {
@@ -155,7 +156,7 @@ fn count<A: Family>(counts: &mut FlowCounts, entry: &FlowEntry<A>) {
     if entry.kind == FlowKind::ORIGINAL {
         counts.flows += 1;
         // The original entry, the reply entry, and the reply entry of a masqueraded flow.
-        let entries = 2 + u32::from(entry.is_masqueraded());
+        let entries = 2 + u32::from(entry.knows_masquerade());
         if !entry.state.gives_way() {
             counts.kept += entries;
         }

@@ -155,11 +155,7 @@ impl Occupancy {
     /// entries to use.
     pub fn fills(&self, entries: impl Fn(&FlowCounts) -> u32) -> [Fill; 2] {
         let tables = [(V4::FLOW_SLOTS, &self.v4), (V6::FLOW_SLOTS, &self.v6)];
-        tables.map(|(map, counts)| Fill {
-            map,
-            entries: entries(counts),
-            capacity: counts.capacity,
-        })
+        tables.map(|(map, counts)| Fill::new(map, entries(counts), counts.capacity))
     }
     /// True if less than 1/16 of each table is used, so that a flood cannot fill it in a few
     /// seconds.

@@ -29,7 +29,7 @@ static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan-trace.bpf.o"));
 
 /// The tracing programs, in the order of attaching.
-const PROGRAMS: [&str; 10] = [
+const PROGRAMS: [&str; 8] = [
     "connect_v4",
     "connect_v6",
     "send_v4",
@@ -38,8 +38,6 @@ const PROGRAMS: [&str; 10] = [
     "receive_v6",
     "peer_name_v4",
     "peer_name_v6",
-    "bind_v4",
-    "bind_v6",
 ];
 /// The pinned maps that the tracing programs share with the socket hooks.
 const SHARED: [&str; 4] = [

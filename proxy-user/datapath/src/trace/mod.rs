@@ -25,7 +25,7 @@ use aya::{
 };
 pub use linux::monotonic;
 use linux::{Plain, get_pinned, map_info, per_cpu_sums};
-use proxy_common::trace::{Event, Filter, PATIENCE, PacketEvent, lost, rate::Rate};
+use proxy_common::trace::{Event, Filter, PATIENCE, lost, rate::Rate};
 
 use self::calls::Calls;
 use super::{
@@ -33,7 +33,7 @@ use super::{
     maps::{TRACE_OUT, pins::generations, tables::Table},
 };
 
-/// Memory pages of the event buffer of each CPU, enough for some 600 events.
+/// Memory pages of the event buffer of each CPU, enough for more than a thousand events.
 const PAGES: usize = 64;
 
 /// Which events to report, and how many.
@@ -75,31 +75,6 @@ impl Lost {
     }
 }
 
-/// An event: a packet with its first bytes, or a socket call.
-#[derive(Clone, Debug)]
-pub struct TraceReport {
-    pub event: Event,
-    /// The first bytes of the packet; empty for a socket call.
-    pub bytes: Vec<u8>,
-}
-
-impl TraceReport {
-    fn of(sample: &[u8]) -> Option<Self> {
-        if let Some(packet) = PacketEvent::from_bytes(sample) {
-            let taken = usize::from(packet.event.head).min(packet.bytes.len());
-            return Some(Self {
-                event: packet.event,
-                bytes: packet.bytes[..taken].to_vec(),
-            });
-        }
-        let event = Event::from_bytes(sample)?;
-        Some(Self {
-            event,
-            bytes: Vec::new(),
-        })
-    }
-}
-
 /// Programs that were loaded together and so share the maps for tracing. `until` has the time until
 /// which they report.
 struct Asked {
@@ -119,7 +94,7 @@ pub struct Trace {
     asked: BTreeMap<u32, Asked>,
     /// The programs that trace socket calls; `None` if no socket hook is attached.
     calls: Option<Calls>,
-    events: VecDeque<TraceReport>,
+    events: VecDeque<Event>,
     /// The lost events of programs that are no longer attached.
     gone: Lost,
 }
@@ -210,15 +185,15 @@ impl Trace {
     }
 
     /// Returns the next event if there is one. The events of one CPU are in order.
-    pub fn take(&mut self) -> Option<TraceReport> {
+    pub fn take(&mut self) -> Option<Event> {
         if self.events.is_empty() {
             let events = &mut self.events;
             let buffers = self.asked.values_mut().flat_map(|asked| &mut asked.buffers);
             let of_calls = self.calls.iter_mut().flat_map(Calls::buffers);
             let all = buffers.chain(of_calls);
-            each_sample(all, |sample| events.extend(TraceReport::of(sample)));
+            each_sample(all, |sample| events.extend(Event::from_bytes(sample)));
             let all = self.events.make_contiguous();
-            all.sort_by_key(|told| told.event.time);
+            all.sort_by_key(|event| event.time);
         }
         self.events.pop_front()
     }

@@ -6,15 +6,19 @@ use std::{
     fmt,
     path::{Path, PathBuf},
     slice,
+    sync::Arc,
     time::Duration,
 };
 
 use control::causes::chain;
-use http::{HeaderValue, header};
+use http::{HeaderValue, Request, header};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
-    client::legacy::{self, connect::HttpConnector},
+    client::legacy::{
+        self,
+        connect::{HttpConnector, capture_connection},
+    },
     rt::{TokioExecutor, TokioTimer},
 };
 use kube::{
@@ -23,9 +27,10 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::json;
-use tower::{BoxError, ServiceBuilder};
+use tower::{ServiceBuilder, service_fn};
 
 use super::{
+    breaker::Breaker,
     requests::{Counting, Requests},
     servers::{Connector, Servers},
 };
@@ -118,7 +123,10 @@ impl Access {
         } else {
             &masters[..]
         };
-        self.servers.give(given);
+        // Others do not have this path, and without a check of certificates anybody may be one.
+        let has_path = given.iter().any(|server| server.path().len() > 1);
+        self.servers
+            .give(given, has_path || config.accept_invalid_certs);
         let agent = HeaderValue::from_str(agent);
         let agent = agent.unwrap_or(HeaderValue::from_static(USER_AGENT));
         config.headers.push((header::USER_AGENT, agent));
@@ -134,8 +142,8 @@ impl Access {
 }
 
 /// Returns a client that notices a dead connection, and then connects to another server: by pings
-/// of HTTP/2, which all watches share, or by TCP's keepalive. The client of kube's own builder knows
-/// neither.
+/// of HTTP/2, which all watches share, or by TCP's keepalive; and a useless server (`breaker`). The
+/// client of kube's own builder knows none of these.
 fn connect(config: Config, counting: &Counting, servers: &Servers) -> kube::Result<Client> {
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
         // The builder knows the handshakes of proxies, and when certificates of a program expire.
@@ -165,6 +173,7 @@ fn connect(config: Config, counting: &Counting, servers: &Servers) -> kube::Resu
     let connector = Connector {
         servers: servers.clone(),
         inner: connector,
+        last: Arc::default(),
     };
     let client = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -174,11 +183,15 @@ fn connect(config: Config, counting: &Counting, servers: &Servers) -> kube::Resu
         .http2_keep_alive_timeout(ANSWER)
         .http2_keep_alive_while_idle(true)
         .build::<_, Body>(connector);
+    let breaker = Breaker::default();
+    let client = service_fn(move |mut request: Request<Body>| {
+        let connection = capture_connection(&mut request);
+        breaker.clone().answer(client.request(request), connection)
+    });
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
         .service(client);
     Ok(ClientBuilder::new(service, config.default_namespace)
         .with_layer(counting)

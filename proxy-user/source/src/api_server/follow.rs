@@ -180,6 +180,7 @@ impl<K: Followed> Follower<K> {
                     sleep(UPGRADE).await;
                 }
                 _ if failure.is_no_streaming() => self.is_streamed = false,
+                _ if failure.is_unknown_field() && self.objects.drop_fields() => {}
                 _ => self.report(&failure).await,
             }
         }

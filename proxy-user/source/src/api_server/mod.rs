@@ -3,6 +3,7 @@
 //! (`merge`). Objects are converted at once, and only their names are kept here. Started by
 //! `agent`. `controller` follows it, too, and writes.
 
+mod breaker;
 mod client;
 mod controller;
 mod events;

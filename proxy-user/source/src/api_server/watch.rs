@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Asks the API server for lists and watches of one kind of object. `follow` decides when.
 
-use std::{marker::PhantomData, time::Duration};
+use std::{marker::PhantomData, mem, time::Duration};
 
 use form_urlencoded::Serializer;
 use http::{
@@ -9,10 +9,12 @@ use http::{
     header::{ACCEPT, ACCEPT_ENCODING, RETRY_AFTER},
 };
 use http_body_util::BodyExt;
+use hyper_util::client::legacy::connect::CaptureConnection;
 use kube::{Client, client::Body};
 use prost::bytes::{Bytes, BytesMut};
 
 use super::{
+    breaker::poison,
     follow::Followed,
     requests::Requests,
     wire::{ACCEPTED, Compression, Encoding, GZIP, Page, Status, Unreadable, Watched},
@@ -47,6 +49,8 @@ pub(super) enum Failure {
 type Asked = &'static str;
 const LIST: Asked = "listing";
 const WATCH: Asked = "watching";
+/// KUBE: the status of a request with a parameter that the server does not know.
+const BAD_REQUEST: u16 = 400;
 
 /// Describes a refusal for operators. A server, or a proxy before it, may end a watch with a Status
 /// in which nothing is set; that gets a text of its own.
@@ -82,12 +86,19 @@ impl Failure {
     }
     /// Whether the server refused to stream a list, because it does not know how.
     pub(super) fn is_no_streaming(&self) -> bool {
-        const BAD_REQUEST: u16 = 400;
         const INVALID: u16 = 422;
         self.status().is_some_and(|status| {
             matches!(status.code, BAD_REQUEST | INVALID)
                 && status.message.contains("sendInitialEvents")
         })
+    }
+    /// Whether the server knows no such field to select by. KUBE: servers before 1.31 select
+    /// Services by their names only.
+    pub(super) fn is_unknown_field(&self) -> bool {
+        self.code() == Some(BAD_REQUEST)
+            && self
+                .status()
+                .is_some_and(|status| status.message.contains("field selector"))
     }
     /// Returns how long the server wants not to be asked again. KUBE: `Retry-After`.
     pub(super) fn retry_after(&self) -> Option<Duration> {
@@ -119,6 +130,11 @@ impl<K: Followed> Objects<K> {
             requests: requests.clone(),
             kind: PhantomData,
         }
+    }
+
+    /// Selects by no field any more; returns whether that is new.
+    pub(super) fn drop_fields(&mut self) -> bool {
+        !mem::take(&mut self.selector.fields).is_empty()
     }
 
     /// Asks for the list as it is now, or for its next part, which `more` of the last one names.
@@ -157,8 +173,9 @@ impl<K: Followed> Objects<K> {
                 ("resourceVersionMatch", "NotOlderThan"),
             ],
         };
-        let answer = self.send(asked, self.uri(&[&watch, from].concat())).await?;
+        let mut answer = self.send(asked, self.uri(&[&watch, from].concat())).await?;
         Ok(Watch {
+            connection: answer.extensions_mut().remove(),
             encoding: Encoding::of(answer.headers()),
             compression: Compression::of(answer.headers()),
             body: answer.into_body(),
@@ -252,6 +269,7 @@ fn text(code: StatusCode, body: &Bytes) -> Status {
 
 /// The events of a watch.
 pub(super) struct Watch<K> {
+    connection: Option<CaptureConnection>,
     encoding: Encoding,
     compression: Compression,
     body: Body,
@@ -262,8 +280,11 @@ pub(super) struct Watch<K> {
 }
 
 impl<K: Followed> Watch<K> {
-    /// Notes that nothing comes.
+    /// Notes that nothing comes; the next request goes by another connection.
     pub(super) fn silent(&self) -> Failure {
+        if let Some(connection) = &self.connection {
+            poison(connection);
+        }
         self.requests.silent(K::KIND);
         Failure::Silent
     }

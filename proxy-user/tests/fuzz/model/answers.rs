@@ -38,10 +38,9 @@ impl Model {
             false => (20, ICMP),
         };
         let Tuple { protocol, src, dst } = headers.tuple;
-        let is_refused = if protocol == icmp {
-            !self.settings.has(Settings::ANSWER_PING) && is_request(case)
-        } else {
-            !headers.tuple.has_ports() && (headers.is_plain() || !headers.is_v6())
+        let is_refused = match protocol == icmp {
+            true => !self.settings.has(Settings::ANSWER_PING) && is_request(case),
+            false => !headers.tuple.has_ports() && (headers.is_plain() || !headers.is_v6()),
         };
         is_refused
             // With less the programs cannot read where ports would be.
@@ -149,10 +148,9 @@ fn is_reset(case: &Case<'_>, answer: &Headers) -> bool {
     for flag in [SYN, FIN] {
         length += u32::from(headers.flags & flag != 0);
     }
-    let expected = if headers.flags & ACK != 0 {
-        (RST, headers.acknowledgement, 0)
-    } else {
-        (RST | ACK, 0, headers.sequence.wrapping_add(length))
+    let expected = match headers.flags & ACK != 0 {
+        true => (RST, headers.acknowledgement, 0),
+        false => (RST | ACK, 0, headers.sequence.wrapping_add(length)),
     };
     let numbers = (answer.flags, answer.sequence, answer.acknowledgement);
     answer.tuple == headers.tuple.reversed() && answer.end - answer.l4 == 20 && numbers == expected

@@ -99,9 +99,8 @@ impl Model {
         if self.is_cluster_ip(to) {
             return Some(rejection(case, Counter::RejectedUnserved));
         }
-        let is_dropped =
-            begins && self.settings.allocated && service_range(to.is_ipv6()).contains(&to);
-        is_dropped.then(|| case.dropped(Counter::DroppedUnallocated))
+        let drops = begins && self.settings.allocated && service_range(to.is_ipv6()).contains(&to);
+        drops.then(|| case.dropped(Counter::DroppedUnallocated))
     }
 
     /// Returns what the service requires of a client's new flow to this frontend.
@@ -117,9 +116,8 @@ impl Model {
         allowed.retain(|one| held.is_some() || one.is_wanted());
         let has_equal_slots =
             named.is_none() && allowed.windows(2).all(|two| two[0].weight == two[1].weight);
-        let allowed = allowed
-            .into_iter()
-            .map(|one| (one.at, live.incarnations[&one.at]));
+        let allowed = allowed.into_iter();
+        let allowed = allowed.map(|one| (one.at, live.incarnations[&one.at]));
         Wanted {
             name: live.service.name.clone(),
             allowed: allowed.collect(),
@@ -158,10 +156,9 @@ impl Model {
         }
         if seen.verdict != NEXT {
             case.dropped(Counter::DroppedNoTuple)?;
-            return if all_taken && self.settings.are_ports_scarce(PORT_TRIES) {
-                Ok(())
-            } else {
-                Err("there is a free tuple".into())
+            return match all_taken && self.settings.are_ports_scarce(PORT_TRIES) {
+                true => Ok(()),
+                false => Err("there is a free tuple".into()),
             };
         }
         let went = case.went()?;
@@ -186,9 +183,8 @@ impl Model {
                 taken.count() >= PORT_TRIES.min(ports().len())
             };
             let wanted = reply(backend, source);
-            let may_have =
-                self.is_free_for(key, &wanted) || self.gives_in(key, &wanted) && is_last();
-            if !may_have {
+            let fits = self.is_free_for(key, &wanted) || self.gives_in(key, &wanted) && is_last();
+            if !fits {
                 fail!("another flow has the tuple of {wanted:?}");
             }
         }
@@ -262,13 +258,10 @@ impl Model {
         }])?;
         let Tuple { protocol, src, .. } = case.headers.tuple;
         let mut others = wanted.allowed.iter().filter(|(at, _)| *at != backend);
-        let has_other =
-            others.any(|(at, _)| self.is_free(case.key(), &Tuple::new(protocol, *at, src)));
-        let few = if wanted.has_equal_slots {
-            BACKEND_TRIES
-        } else {
-            3
-        };
+        let is_free = |at| self.is_free(case.key(), &Tuple::new(protocol, at, src));
+        let has_other = others.any(|(at, _)| is_free(*at));
+        let is_equal = wanted.has_equal_slots;
+        let few = if is_equal { BACKEND_TRIES } else { 3 };
         let must_avoid = has_other && wanted.allowed.len() < few && !wanted.is_held;
         if avoided == Some(backend) && must_avoid {
             fail!("{backend} does not answer, and there is another backend");

@@ -65,11 +65,10 @@ impl Model {
             && is_node(tuple.src.ip())
             && self.backend_ports.contains(&tuple.dst.port());
         let reply = tuple.reversed();
-        if is_of_others
-            && tuple.protocol != UDP
-            && headers.begins()
-            && !self.masqueraded.contains_key(&reply)
-        {
+        if is_of_others && headers.begins() && self.masqueraded.contains_key(&reply) {
+            // It may get another port or end the flow, which depends on more than the model stores.
+            self.is_lost = true;
+        } else if is_of_others && tuple.protocol != UDP && headers.begins() {
             self.recalled.insert(node::direct(reply), reply);
         }
         case.untouched()

@@ -12,8 +12,7 @@ use super::{
 };
 use crate::services::Interface;
 
-/// The key of a flow: the tuple of the client's packets, and the interface at which they arrive (0
-/// if many clients share it).
+/// The key of a flow: the tuple of the client's packets, and their interface (0 if many share it).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct Key {
     pub(crate) tuple: Tuple,
@@ -56,8 +55,7 @@ pub(crate) struct Flow {
     /// When a reply was last recorded: at most once a second, and whenever it changes the state.
     /// None before the first reply.
     pub(crate) reply_noted: Option<u64>,
-    /// With `redirect`: when a reply to the masquerade address was last recorded, and the number
-    /// that it acknowledged.
+    /// With `redirect`: when a reply to the masquerade address was last recorded, and its number.
     pub(crate) answer_noted: Option<(u64, u32)>,
 }
 

@@ -69,8 +69,7 @@ pub(super) fn egress(model: &Model, case: &Case<'_>) -> Judgement {
         let (client, frontend) = (key.tuple.src, key.tuple.dst);
         return translated((frontend.ip(), dst), (client, frontend));
     }
-    // An error to the backend, about the backend's answer. The backend knows a masqueraded client
-    // by the node's address.
+    // An error to the backend, about its answer: it knows a masqueraded client as the node.
     if let Some((_, flow)) = model.flow_of_reply(&quoted.tuple)
         && let Some(masquerade) = flow.masquerade
     {

@@ -11,6 +11,7 @@ use super::{
     icmp,
     wire::{self, Fragment, Headers, Tuple, UDP},
 };
+use crate::services::Interface;
 
 /// A SYN that anyone may have sent ends an established connection after so many silent seconds.
 const SILENCE: u64 = 60;
@@ -39,10 +40,9 @@ impl Model {
         }
         if !self.know_fragment(&mut case.headers) {
             // A later fragment to a cluster IP must be dropped if its first fragment is unknown.
-            return if self.is_cluster_ip(headers.tuple.dst.ip()) {
-                case.dropped(Counter::DroppedFragment)
-            } else {
-                case.untouched()
+            return match self.is_cluster_ip(headers.tuple.dst.ip()) {
+                true => case.dropped(Counter::DroppedFragment),
+                false => case.untouched(),
             };
         }
         self.ingress_of_flow(&case)
@@ -100,8 +100,7 @@ impl Model {
         case.leaves(ends, mark, Counter::ForwardedHit)
     }
 
-    /// Returns true if the frontend of a UDP flow no longer belongs to the flow's service. This is
-    /// checked once a second.
+    /// Returns true if the frontend of a UDP flow has left the flow's service, checked each second.
     fn lost_its_frontend(&mut self, key: Key) -> bool {
         let now = self.now;
         let Some(flow) = self.flows.get_mut(&key) else {
@@ -123,9 +122,8 @@ impl Model {
         let is_tcp_like = headers.tuple.protocol != UDP;
         // At an interface that clients share, anyone may have sent the SYN.
         let is_genuine = key.interface != 0 || self.now - flow.last_seen > SILENCE;
-        let is_safe =
-            is_tcp_like && flow.life.acknowledged && !flow.life.is_closing() && !is_genuine;
-        if is_safe {
+        let life = &flow.life;
+        if is_tcp_like && life.acknowledged && !life.is_closing() && !is_genuine {
             return None;
         }
         let is_over = flow.life.is_closing() || flow.life.picked_up;
@@ -169,6 +167,15 @@ impl Model {
                 ports.is_some()
             }
         }
+    }
+    /// Returns a packet's tuple, for a later fragment with the ports of its first one.
+    pub(crate) fn tuple_at(&mut self, at: Interface, frame: &[u8]) -> Option<Tuple> {
+        let mut headers = wire::read(frame)?;
+        if let Fragment::Later(_) = headers.fragment {
+            headers.interface = Key::new(at, headers.tuple).interface;
+            self.know_fragment(&mut headers);
+        }
+        Some(headers.tuple)
     }
     /// Records the ports of a translated first fragment for the later fragments.
     pub(super) fn remember_fragment(&mut self, headers: &Headers) {

@@ -5,8 +5,7 @@ use proxy_common::flow::Phase;
 
 use super::wire::{ACK, FIN, Headers, RST, SYN, TCP, UDP};
 
-/// How far a believed number may be ahead of the last acknowledgement of the other side, in bytes,
-/// and how far behind it.
+/// How far a believed number may be ahead of the other side's acknowledgement, and behind it.
 pub(crate) const AHEAD: i32 = 28 << 20;
 pub(crate) const BEHIND: i32 = 4 << 20;
 /// The client's first acknowledgement may cover so many bytes after the backend's SYN.
@@ -39,8 +38,7 @@ pub(crate) struct Life {
     pub(crate) timestamp: u32,
 }
 
-/// Returns true if a number is at most `AHEAD` after `last` or `BEHIND` before it, or if `last` is
-/// 0 (unknown).
+/// Returns true if a number is at most `AHEAD` after `last` or `BEHIND` before it, or `last` is 0.
 fn is_near(number: u32, last: u32) -> bool {
     if last == 0 {
         return true;

@@ -8,7 +8,7 @@ use proxy_common::Counter;
 
 use super::{
     Case, Flow, Judgement, Key, MARK, Model, SHOT,
-    wire::{TCP, Tuple},
+    wire::{self, TCP, Tuple},
 };
 use crate::services::{Interface, node, uplink_address};
 
@@ -21,9 +21,8 @@ impl Model {
     /// Judges a packet that ingress has marked for masquerade.
     pub(super) fn masquerade(&mut self, case: &Case<'_>) -> Judgement {
         let (given, headers, seen) = (case.given, &case.headers, case.seen);
-        let (key, flow) = self
-            .flow_of_reply(&headers.tuple.reversed())
-            .expect("the caller has found it");
+        let found = self.flow_of_reply(&headers.tuple.reversed());
+        let (key, flow) = found.expect("the caller has found it");
         let flow = flow.clone();
         let address = address_of(given.interface, headers.is_v6());
         let source = match flow.masquerade {
@@ -95,10 +94,12 @@ impl Model {
             self.remove_flow(holder);
         }
         self.masqueraded.insert(reply_of(flow, key, source), key);
+        // What the answer to this packet acknowledges; a later fragment has payload there.
+        let number = wire::word(case.given.frame, case.headers.l4 + 4).unwrap_or(0);
         if let Some(flow) = self.flows.get_mut(&key) {
             flow.masquerade = Some(source);
             // Replies that were recorded before the masquerade count too.
-            flow.answer_noted = flow.reply_noted.map(|at| (at, flow.life.backend_number));
+            flow.answer_noted = flow.reply_noted.map(|at| (at, number.wrapping_add(1)));
         }
         Ok(source)
     }

@@ -85,10 +85,8 @@ impl Seen {
     }
     fn counted(&self, counters: &[Counter]) -> Judgement {
         if !counters.contains(&self.counter) {
-            fail!(
-                "it must be counted as {counters:?} but is {:?}",
-                self.counter
-            );
+            let seen = self.counter;
+            fail!("it must be counted as {counters:?} but is {seen:?}");
         }
         Ok(())
     }
@@ -125,7 +123,7 @@ pub(crate) struct Model {
     /// All ports that backends have ever had, also in earlier sequences.
     pub(crate) backend_ports: HashSet<u16>,
     incarnations: u64,
-    /// True after a full table has made the programs choose in a way that the model cannot see.
+    /// True after the programs have chosen in a way that the model cannot see.
     pub(crate) is_lost: bool,
     /// The model's time in seconds. It begins at 1: 0 is long ago.
     pub(crate) now: u64,
@@ -234,8 +232,7 @@ impl<'a> Case<'a> {
     /// Returns true if the frame is addressed to this node.
     fn is_for_this_node(&self) -> bool {
         let (interface, frame) = (self.given.interface, self.given.frame);
-        // At a port of a bridge, frames are addressed to the bridge. To no other machine: see
-        // `place_interfaces`.
+        // At a port of a bridge, frames are addressed to the bridge alone: see `place_interfaces`.
         frame[..6] == interface.mac() || interface.is_bridge_port()
     }
     /// Returns the type of an ICMP message.
@@ -247,14 +244,9 @@ impl<'a> Case<'a> {
         wire::with_ends(self.given.frame, &self.headers, src, dst)
     }
     /// Checks that the packet passes with this source, destination and mark.
-    fn leaves(
-        &self,
-        (src, dst): (SocketAddr, SocketAddr),
-        mark: u32,
-        counter: Counter,
-    ) -> Judgement {
-        self.seen
-            .passes(&self.with_ends(src, dst), mark, &[counter])
+    fn leaves(&self, ends: (SocketAddr, SocketAddr), mark: u32, counter: Counter) -> Judgement {
+        let frame = self.with_ends(ends.0, ends.1);
+        self.seen.passes(&frame, mark, &[counter])
     }
     /// Returns the tuple of the packet as the program left it.
     fn went(&self) -> Result<Tuple, String> {
@@ -282,17 +274,13 @@ impl<'a> Case<'a> {
 impl Live {
     /// Returns the backends of a set in one address family, with those of weight 0.
     fn in_set(&self, set: EndpointSet, v6: bool) -> Vec<Backend> {
-        let backends = self.service.backends.iter();
-        backends
-            .filter(|backend| backend.sets.intersects(set) && backend.at.is_ipv6() == v6)
-            .copied()
-            .collect()
+        let is_in = |one: &&Backend| one.sets.intersects(set) && one.at.is_ipv6() == v6;
+        let backends = self.service.backends.iter().filter(is_in);
+        backends.copied().collect()
     }
 }
 
 fn hex(bytes: &[u8]) -> String {
-    let words = bytes
-        .chunks(2)
-        .map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect());
-    words.collect::<Vec<String>>().join(" ")
+    let word = |pair: &[u8]| pair.iter().map(|byte| format!("{byte:02x}")).collect();
+    bytes.chunks(2).map(word).collect::<Vec<String>>().join(" ")
 }

@@ -15,8 +15,7 @@ use crate::{
     services::{self, Interface, is_node},
 };
 
-/// A reply need not be recorded if its acknowledgement is at most so many bytes from that of the
-/// last recorded reply.
+/// A reply need not be recorded if its acknowledgement is at most so many bytes from the last.
 const FAR: i32 = 1 << 20;
 
 /// How a packet leaves past the stack.
@@ -113,8 +112,7 @@ impl Model {
         })
     }
 
-    /// Returns the flow of an incoming packet if the stack has let a packet of its direction pass,
-    /// and where such packets go.
+    /// Returns the flow of an incoming packet if the stack has passed such a one, and where to.
     pub(crate) fn passed(&self, at: Interface, tuple: Tuple) -> Option<(Key, IpAddr)> {
         let own = Key::new(at, tuple);
         if let Some(flow) = self.flows.get(&own) {

@@ -3,7 +3,7 @@
 //! two sets: every entry may be anywhere. So the model need not know where entries are.
 
 use super::{
-    Key, Model,
+    Flow, Key, Model,
     wire::{Tuple, UDP},
 };
 
@@ -13,7 +13,7 @@ impl Model {
         let is_of_family = |tuple: &Tuple| tuple.src.is_ipv6() == v6;
         let flows = self.flows.iter();
         let flows = flows.filter(|(key, _)| is_of_family(&key.tuple));
-        let entries = flows.map(|(_, flow)| 2 + usize::from(flow.masquerade.is_some()));
+        let entries = flows.map(|(_, flow)| entries_of(flow));
         let untouched = self.untouched.keys().filter(|tuple| is_of_family(tuple));
         self.capacity
             .saturating_sub(entries.sum::<usize>() + untouched.count())
@@ -48,7 +48,10 @@ impl Model {
         });
         let all = flows.chain(untouched);
         let of_family = all.filter(|(key, _)| key.tuple.src.is_ipv6() == v6);
-        let oldest = of_family.min_by_key(|(key, seen)| (*seen, !self.evicted.contains(key)));
+        let entries = |key: &Key| self.flows.get(key).map_or(1, entries_of);
+        // If several have gone, the first had too few entries to make the room alone.
+        let oldest = of_family
+            .min_by_key(|(key, seen)| (*seen, !self.evicted.contains(key), entries(key)));
         let Some((key, _)) = oldest else {
             return false;
         };
@@ -56,4 +59,9 @@ impl Model {
         self.remove_flow(key);
         true
     }
+}
+
+/// Returns how many entries a flow has.
+fn entries_of(flow: &Flow) -> usize {
+    2 + usize::from(flow.masquerade.is_some())
 }

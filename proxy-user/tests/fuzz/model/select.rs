@@ -78,8 +78,7 @@ impl Model {
         held.sort();
         held
     }
-    /// Returns true if a mid-stream segment to the frontend may be answered with a reset: never at
-    /// an address of the node.
+    /// Returns true if a mid-stream segment to the frontend may get a reset: not at the node.
     pub(crate) fn answers_for(&self, frontend: &Frontend, headers: &Headers) -> bool {
         let Tuple { src, dst, .. } = headers.tuple;
         match frontend.kind {
@@ -142,10 +141,9 @@ impl Model {
             return Ok(());
         }
         if case.seen.counter == Counter::Untouched {
-            return if self.settings.are_ports_scarce(PORT_TRIES) {
-                case.untouched()
-            } else {
-                Err("a flow has its tuple, so it must get another source port".into())
+            return match self.settings.are_ports_scarce(PORT_TRIES) {
+                true => case.untouched(),
+                false => Err("a flow has its tuple, so it must get another source port".into()),
             };
         }
         let source = case.went()?.src;

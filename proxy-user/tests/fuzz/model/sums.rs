@@ -45,29 +45,24 @@ pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 /// Returns the frame with another source and destination. Wrong checksums stay wrong.
-pub(crate) fn with_ends(
-    frame: &[u8],
-    headers: &Headers,
-    src: SocketAddr,
-    dst: SocketAddr,
-) -> Vec<u8> {
+pub(crate) fn with_ends(frame: &[u8], read: &Headers, src: SocketAddr, dst: SocketAddr) -> Vec<u8> {
     let mut changed = frame.to_vec();
-    let at = headers.l3 + if headers.is_v6() { 8 } else { 12 };
+    let at = read.l3 + if read.is_v6() { 8 } else { 12 };
     let mut new = [octets(src.ip()), octets(dst.ip())].concat();
     let mut old = frame[at..at + new.len()].to_vec();
     changed[at..at + new.len()].copy_from_slice(&new);
-    if !headers.is_v6() {
-        update(&mut changed, headers.l3 + 10, &old, &new);
+    if !read.is_v6() {
+        update(&mut changed, read.l3 + 10, &old, &new);
     }
-    if headers.is_later() || !headers.tuple.has_ports() {
+    if read.is_later() || !read.tuple.has_ports() {
         return changed;
     }
-    let l4 = headers.l4;
+    let l4 = read.l4;
     let ports = [src.port().to_be_bytes(), dst.port().to_be_bytes()].concat();
     old.extend(&frame[l4..l4 + 4]);
     new.extend(&ports);
     changed[l4..l4 + 4].copy_from_slice(&ports);
-    match headers.tuple.protocol {
+    match read.tuple.protocol {
         // The packet quoted in an ICMP error may end before its checksum.
         TCP if frame.len() >= l4 + 18 => update(&mut changed, l4 + 16, &old, &new),
         UDP if frame.len() >= l4 + 8 && frame[l4 + 6..l4 + 8] != [0; 2] => {
@@ -77,9 +72,9 @@ pub(crate) fn with_ends(
             }
         }
         // Most quotes are too short for a CRC; an endpoint recognises them by the tag.
-        SCTP if !headers.is_quoted && frame[l4 + 8..l4 + 12] != [0; 4] => {
+        SCTP if !read.is_quoted && frame[l4 + 8..l4 + 12] != [0; 4] => {
             // A CRC is linear, so a wrong one is still wrong by the same difference.
-            let difference = sctp_crc(frame, headers) ^ sctp_crc(&changed, headers);
+            let difference = sctp_crc(frame, read) ^ sctp_crc(&changed, read);
             for (byte, difference) in changed[l4 + 8..].iter_mut().zip(difference.to_le_bytes()) {
                 *byte ^= difference;
             }
@@ -97,8 +92,7 @@ fn sctp_crc(frame: &[u8], headers: &Headers) -> u32 {
     crc32c(&bytes)
 }
 
-/// Updates the checksum of a changed ICMP message; `before` is the frame before the change. A wrong
-/// checksum stays wrong.
+/// Updates the checksum of an ICMP message; `before` is the old frame. A wrong one stays wrong.
 pub(crate) fn with_icmp_sum(before: &[u8], mut frame: Vec<u8>, headers: &Headers) -> Vec<u8> {
     let at = headers.l4 + 2;
     let covered = |frame: &[u8]| {
@@ -144,13 +138,8 @@ pub(crate) fn transport_sum(protocol: u8, src: IpAddr, dst: IpAddr, message: &[u
         return sum(&[message]);
     }
     let length = (message.len() as u32).to_be_bytes();
-    sum(&[
-        &octets(src),
-        &octets(dst),
-        &length,
-        &[0, 0, 0, protocol],
-        message,
-    ])
+    let protocol = [0, 0, 0, protocol];
+    sum(&[&octets(src), &octets(dst), &length, &protocol, message])
 }
 
 /// Returns which checksum of a complete packet is wrong; None if all are correct.

@@ -21,19 +21,16 @@ impl Model {
             protocol => protocol == UDP,
         };
         let is_reply = seen.counter == Counter::ReplyByXdp;
-        let key = if is_reply {
-            *self.masqueraded.get(&tuple).ok_or("it is no reply")?
-        } else {
-            Key::new(Interface::Uplink, tuple)
+        let key = match is_reply {
+            true => *self.masqueraded.get(&tuple).ok_or("it is no reply")?,
+            false => Key::new(Interface::Uplink, tuple),
         };
         let flow = self.flows.get(&key).ok_or("it is of no flow")?;
-        let masquerade = flow
-            .masquerade
-            .ok_or("its flow has no masquerade address")?;
-        let (src, dst) = if is_reply {
-            (key.tuple.dst, key.tuple.src)
-        } else {
-            (masquerade, flow.backend)
+        let masquerade = flow.masquerade;
+        let masquerade = masquerade.ok_or("its flow has no masquerade address")?;
+        let (src, dst) = match is_reply {
+            true => (key.tuple.dst, key.tuple.src),
+            false => (masquerade, flow.backend),
         };
         let is_due = is_reply && !self.is_routine(flow, &headers);
         let may_be_taken = goes_on

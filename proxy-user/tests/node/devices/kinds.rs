@@ -12,16 +12,7 @@ pub(super) const VXLAN: &str = "vxlan | 46 | 1450 | nothing | PAIR \
 | link add TUNNEL type vxlan id 7 dstport 4789 local OWN remote OTHER";
 
 /// Kinds that need kernel modules. Tunnels without a link layer get their packets from the stack.
-pub(super) const OF_MODULES: &str = "\
-geneve | 46 | 1450 | nothing | PAIR | link add TUNNEL type geneve id 7 dstport 6081 remote OTHER
-ipip | 4 | 1480 | into the tunnel | PAIR \
-| link add TUNNEL type ipip local OWN remote OTHER ttl 64
-gre | 46 | 1476 | into the tunnel | PAIR | link add TUNNEL type gre local OWN remote OTHER ttl 64
-wireguard | 46 | 1420 | into the tunnel | PAIR | link add TUNNEL type wireguard
-vlan uplink | 46 | 1500 | nothing | link add link PAIR0 name UPLINK type vlan id 7 |
-bond uplink | 46 | 1500 | nothing | link add UPLINK type bond mode balance-xor; \
-link set PAIR0 down; link set PAIR1 down; link set PAIR0 master UPLINK; \
-link set PAIR1 master UPLINK |";
+pub(super) const OF_MODULES: &str = include_str!("of_modules.txt");
 
 /// Interfaces of pods in mode L3 have no link-layer address.
 pub(super) const NETKIT: &str = "\
@@ -77,8 +68,7 @@ impl Kind<'_> {
     }
 }
 
-/// Makes a netkit pair in the calling thread's network namespace. iproute2 can do this only since
-/// 6.7.
+/// Makes a netkit pair in the thread's network namespace. iproute2 can do this since 6.7.
 pub(super) fn netkit(interface: &str, peer: &str, mode: &str) -> Result<()> {
     let mode = match mode {
         "L2" => NetkitMode::L2,

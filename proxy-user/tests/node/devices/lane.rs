@@ -83,10 +83,8 @@ impl<'a> Lane<'a> {
         for router in [&lane.client, &lane.other_node] {
             router.set(&NODE_PARAMETERS)?;
         }
-        for (node, pod, network) in [
-            (node, &lane.near_pod, NEAR),
-            (&lane.other_node, &lane.far_pod, FAR),
-        ] {
+        let near = (node, &lane.near_pod, NEAR);
+        for (node, pod, network) in [near, (&lane.other_node, &lane.far_pod, FAR)] {
             pod.set(&HOST_PARAMETERS)?;
             let addresses: Vec<_> = lane.families().map(|v6| lane.at(network, v6, 10)).collect();
             let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
@@ -128,10 +126,8 @@ impl<'a> Lane<'a> {
     fn up(&self, interface: &str, network: u8, last: u8) -> String {
         let mut script = format!("link set {interface} up\n");
         for v6 in self.families() {
-            let (ip, nodad) = (
-                self.with_length(network, v6, last),
-                if v6 { " nodad" } else { "" },
-            );
+            let ip = self.with_length(network, v6, last);
+            let nodad = if v6 { " nodad" } else { "" };
             script += &format!("address add {ip}{nodad} dev {interface}\n");
         }
         script
@@ -170,12 +166,8 @@ impl<'a> Lane<'a> {
             (node, &here, &there, 1, [FAR].as_slice()),
             (&self.other_node, &there, &here, 2, &[NEAR, SERVICES]),
         ] {
-            let mut script = self
-                .kind
-                .tunnel
-                .replace("TUNNEL", &name)
-                .replace("OWN", own)
-                .replace("OTHER", other);
+            let script = self.kind.tunnel.replace("TUNNEL", &name);
+            let mut script = script.replace("OWN", own).replace("OTHER", other);
             writeln!(script, "\nlink set {name} mtu {mtu}")?;
             script += &self.up(&name, TUNNEL, last);
             for (v6, network) in self.each_family(beyond) {
@@ -191,8 +183,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Sets routes to the pods of a lane without a tunnel, on the nodes and the router between
-    /// them.
+    /// Sets routes to the pods of a lane without a tunnel, on the nodes and the router.
     fn route_pods(&self, node: &NetNs) -> Result<()> {
         for (at, networks, next) in [
             (node, [FAR].as_slice(), (OUTSIDE, 2)),
@@ -228,16 +219,13 @@ impl<'a> Lane<'a> {
             let (cluster_ip, served_at) = (at(SERVICES, number), at(of_backend, 10));
             let ports = [("tcp", "TCP"), ("udp", "UDP")];
             let ports = ports.map(|(name, protocol)| (name, protocol, 80, Some(node_port)));
-            let service = Service::new(
-                &format!("{place}-{}-{}", self.number, u8::from(v6)),
-                &cluster_ip.to_string(),
-            );
+            let name = format!("{place}-{}-{}", self.number, u8::from(v6));
+            let service = Service::new(&name, &cluster_ip.to_string());
             let service = service.ports(&ports);
             let service = service.endpoints(vec![endpoint(&served_at.to_string())]);
-            let service = if is_far {
-                service.on("node-b")
-            } else {
-                service.local()
+            let service = match is_far {
+                true => service.on("node-b"),
+                false => service.local(),
             };
             objects.push(service.to_string());
             for ((from, client, network, last), service) in [

@@ -34,8 +34,7 @@ const ATTEMPTS: usize = 4;
 /// A transfer has at least three times as many, and one of its directions half of that.
 const FEW: u64 = 15;
 
-// Each start of an agent takes half a minute in a virtual machine, so the kinds that come from
-// modules share one.
+// Each start of an agent takes half a minute in a virtual machine, so some kinds share one.
 #[rstest]
 #[case::vxlan(VXLAN)]
 #[ignore = "needs the modules geneve, ipip, ip_gre, wireguard, 8021q, bonding: `cargo xtask kernels` runs it on every kernel"]
@@ -71,10 +70,8 @@ fn services_are_reached_through_every_kind_of_interface(
             match transfer(&servers, &flow, protocol, length) {
                 Err(error) => failures.push(format!("{}, {name}: {error:#}", flow.name)),
                 Ok(seen) if (seen != flow.from) != flow.is_masqueraded => {
-                    failures.push(format!(
-                        "{}, {name}: the client is seen as {seen}",
-                        flow.name
-                    ));
+                    let flow = &flow.name;
+                    failures.push(format!("{flow}, {name}: the client is seen as {seen}"));
                 }
                 Ok(_) => {}
             }
@@ -94,14 +91,8 @@ fn large(flow: &Flow<'_>) -> usize {
     1500 - headers - 40
 }
 
-/// Sends this many bytes through a service and gets as many back; returns the client's address as
-/// the backend sees it.
-fn transfer(
-    servers: &Servers,
-    flow: &Flow<'_>,
-    protocol: Protocol,
-    length: usize,
-) -> Result<IpAddr> {
+/// Sends this many bytes through a service and back; returns the client as the backend sees it.
+fn transfer(servers: &Servers, flow: &Flow<'_>, protocol: Protocol, size: usize) -> Result<IpAddr> {
     let _listening = servers.listen(flow.backend, protocol, flow.served_at)?;
     let client = Client {
         patience: Duration::from_secs(5),
@@ -109,7 +100,7 @@ fn transfer(
     };
     let mut outcome = Outcome::Silence;
     for _ in 0..ATTEMPTS {
-        outcome = client.call(protocol, flow.service, length)?.outcome;
+        outcome = client.call(protocol, flow.service, size)?.outcome;
         if let Outcome::Answered(answer) = &outcome
             && answer.intact
             && answer.by == flow.served_at

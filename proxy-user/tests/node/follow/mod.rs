@@ -2,7 +2,6 @@
 //! `portolan explain --follow` names the station that lost a real packet: each fault is set up, the
 //! sentence is compared, and the fault is removed again.
 
-mod faults;
 mod node;
 
 use std::{net::TcpStream, thread, time::Duration};
@@ -10,10 +9,7 @@ use std::{net::TcpStream, thread, time::Duration};
 use lab::node::foreign::{CgroupHook, ChainPosition, DROP, Foreign};
 use nix::sys::signal::Signal;
 
-use self::{
-    faults::{BY_RULES, BY_SOCKET, ON_THE_ROUTE},
-    node::{DEAF, FULL, Node, UNREADY, bridged, follow},
-};
+use self::node::{DEAF, FULL, HALF, Node, UNREADY, bridged, follow};
 use crate::{
     commands::fields_are,
     connection::{listen, serve},
@@ -26,18 +22,14 @@ use crate::{
 #[test]
 fn routes_neighbours_links_and_parameters_that_lose_a_packet_are_named() {
     let node = Node::build(false);
-    for fault in ON_THE_ROUTE {
-        node.names(fault);
-    }
+    node.names(include_str!("routes.txt"));
     node.follow(CART).was_answered();
 }
 
 #[test]
 fn rules_programs_endpoints_and_sources_that_lose_a_packet_are_named() {
     let node = Node::build(false);
-    for fault in BY_RULES {
-        node.names(fault);
-    }
+    node.names(include_str!("rules.txt"));
     programs_of_others(&node);
     endpoints_that_do_not_answer(&node);
     packets_of_an_outsider(&node.world);
@@ -46,7 +38,8 @@ fn rules_programs_endpoints_and_sources_that_lose_a_packet_are_named() {
     // A missing program is named before what follows from it.
     let index = node.world.index(&node.world.interface_to(CLIENT));
     detach(&node.world, &format!("{index}-ingress"));
-    let said = node.follow(CART);
+    let flags = format!("--interface {}", node.interfaces[0]);
+    let said = follow(&node.world, CLIENT, CART, &flags);
     let summary = said.0["summary"].as_str().expect("a summary");
     let missing = "no program of portolan's is attached at ingress";
     assert!(summary.contains(missing), "{:#}", said.0);
@@ -92,6 +85,11 @@ fn endpoints_that_do_not_answer(node: &Node) {
     said.was_lost("the endpoint 10.40.1.20:8081: no process listens at that port");
     // The port that it should have been.
     said.was_lost("listened at are 8080");
+    let said = follow(world, CLIENT, HALF, "--each");
+    said.was_lost("there is no route");
+    let told = |at: usize| said.0["endpoints"][at]["followed"].as_str();
+    assert!(told(0).is_some_and(|text| text.starts_with("was answered")));
+    assert!(told(1).is_some_and(|text| text.contains("there is no route")));
     serve(&world.server, "10.40.1.20:8081");
     node.follow(DEAF).was_answered();
 
@@ -166,9 +164,7 @@ fn nothing_is_left_behind_by_a_killed_command(world: &World) {
 #[test]
 fn what_loses_a_packet_of_a_pods_socket_is_named() {
     let node = Node::build(true);
-    for fault in BY_SOCKET {
-        node.names(fault);
-    }
+    node.names(include_str!("sockets.txt"));
     for (hook, words) in [
         (CgroupHook::Connect, "the client's socket: program "),
         (CgroupHook::Egress, "the cgroup's egress hook"),
@@ -185,7 +181,8 @@ fn what_loses_a_packet_of_a_pods_socket_is_named() {
 #[test]
 fn a_rule_of_a_bridge_is_named() {
     let (world, _pods) = bridged();
-    let asked = || follow(&world, "10.40.2.10", CART, "");
+    // A port asks about packets, not about the pod's socket.
+    let asked = || follow(&world, "10.40.2.10:40000", CART, "");
     // The client's port is found although the bridge has forgotten it.
     world.ip("link set br0 type bridge fdb_flush");
     let said = asked();

@@ -4,7 +4,6 @@
 use lab::node::{netns::NetNs, process::Killed};
 use serde_json::Value;
 
-use super::faults::Fault;
 use crate::{
     commands::printed,
     connection::{serve, sleep_in},
@@ -17,6 +16,8 @@ use crate::{
 pub(super) const UNREADY: &str = "172.30.1.2:80";
 pub(super) const DEAF: &str = "172.30.1.6:80";
 pub(super) const FULL: &str = "172.30.1.7:80";
+/// A service with an endpoint that serves, and one to which there is no route.
+pub(super) const HALF: &str = "172.30.1.8:80";
 
 /// A node whose programs no agent repairs, with services, two pods and a client outside.
 pub(super) struct Node {
@@ -37,6 +38,8 @@ impl Node {
             Service::new("unready", "172.30.1.2").endpoints(vec![unready]),
             Service::new("deaf", "172.30.1.6").target(8081),
             Service::new("full", "172.30.1.7").target(8082),
+            Service::new("half", "172.30.1.8")
+                .endpoints(["10.40.1.20", "10.40.1.99"].map(endpoint).into()),
         ] {
             world.publish(service);
         }
@@ -88,12 +91,19 @@ impl Node {
         }
     }
 
-    /// Sets up a fault, which must be named, and removes it again.
-    pub(super) fn names(&self, [words, make, undo]: &Fault) {
-        self.run(make);
-        let said = self.follow(CART);
-        self.run(undo);
-        said.was_lost(&words.replace("$out", &self.interfaces[1]));
+    /// Sets up each fault of a table, which must be named, and removes it again. Behind `=` are
+    /// words of the sentence, behind `+` and `-` the lines that make the fault and undo it.
+    pub(super) fn names(&self, faults: &str) {
+        for fault in faults.trim().split("\n\n") {
+            let lines = |sign: &str| {
+                let lines = fault.lines().filter_map(|line| line.strip_prefix(sign));
+                lines.collect::<Vec<_>>().join("\n")
+            };
+            self.run(&lines("+ "));
+            let said = self.follow(CART);
+            self.run(&lines("- "));
+            said.was_lost(&lines("= ").replace("$out", &self.interfaces[1]));
+        }
     }
 }
 

@@ -36,8 +36,7 @@ impl World {
         command
     }
 
-    /// Starts an agent and waits until it has applied version 7 of the Node object, the first one
-    /// of every test.
+    /// Starts an agent and waits until it has applied the Node object's version 7, the first.
     pub(crate) fn start(&self) -> Agent {
         self.start_with(&[])
     }
@@ -48,8 +47,7 @@ impl World {
         self.start_with(&["--config", &path])
     }
 
-    /// Starts an agent that leaves pods' connections to the packet path, with this configuration,
-    /// and waits in the same way.
+    /// Starts an agent that leaves pods' connections to the packet path, and waits in the same way.
     pub(crate) fn start_by_packet(&self, config: &str) -> Agent {
         let path = self.configure(config);
         self.start_with(&["--config", &path, "--socket-balancing", "host"])
@@ -60,8 +58,7 @@ impl World {
         self.start_configured("portolan: {forwarding: stack}\n")
     }
 
-    /// Writes a configuration file with these settings and those of every agent here; returns its
-    /// path.
+    /// Writes a configuration file with these settings and those of all; returns its path.
     pub(crate) fn configure(&self, config: &str) -> String {
         let path = self.path("config.yaml");
         fs::write(&path, complete(config)).expect("a config");

@@ -34,8 +34,7 @@ fn prepare(a: Addresses) -> Node {
     node
 }
 
-/// Records that packets of both directions of the connection have left the stack so many
-/// nanoseconds ago.
+/// Records that packets of both directions have left the stack so many nanoseconds ago.
 fn record(node: &Node, age: u64) {
     match node.addresses.is_v6() {
         true => record_in::<V6>(node, age),
@@ -122,10 +121,7 @@ type Change = fn(&Node) -> u32;
     node.world.set_interface(INSIDE, interface::PODS);
     CLIENTS
 })]
-fn packets_by_other_interfaces_take_the_stack(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-    #[case] change: Change,
-) {
+fn packets_elsewhere_take_the_stack(#[values(*IPV4, *IPV6)] a: Addresses, #[case] change: Change) {
     let node = prepare(a);
     let segment = there(&node, Tcp::Ack);
     assert!(is_past(&node, &segment));
@@ -148,9 +144,7 @@ fn expired_and_too_large_packets_pass_unchanged(#[values(*IPV4, *IPV6)] a: Addre
 
 /// The frame arrives as the bridge would deliver it, at a port that accepts it.
 #[rstest]
-fn a_bridged_frame_is_redirected_unchanged_between_ports_of_one_bridge(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-) {
+fn a_bridged_frame_is_redirected_unchanged_within_its_bridge(#[values(*IPV4, *IPV6)] a: Addresses) {
     let node = prepare(a);
     let mut frame = there(&node, Tcp::Ack);
     frame[..6].copy_from_slice(&SERVERS_MAC);

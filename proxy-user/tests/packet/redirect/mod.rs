@@ -52,8 +52,7 @@ fn headers(node: &Node) -> u32 {
     if node.addresses.is_v6() { 60 } else { 40 }
 }
 
-/// Sends a segment of a client's connection, a reply also through egress if the stack gets it;
-/// returns ingress's verdict.
+/// Sends a segment of a connection, a reply also through egress; returns ingress's verdict.
 fn send(node: &Node, client: SocketAddr, there: bool, flags: Tcp) -> u32 {
     let (from, to) = match there {
         true => (client, node.service()),
@@ -137,9 +136,8 @@ fn packets_from_an_address_that_no_host_has_take_the_stack(
 ) {
     let node = node(a);
     // So that a missing route is no reason.
-    node.ip(&format!(
-        "route del unreachable {any} metric 1\nroute add {any} dev inside\n"
-    ));
+    let without = format!("route del unreachable {any} metric 1\n");
+    node.ip(&format!("{without}route add {any} dev inside\n"));
     for (source, verdict, reply) in [
         (a.pod, REDIRECT, Counter::ReplyTranslated),
         (nobody, NEXT, Counter::ReplyPassed),

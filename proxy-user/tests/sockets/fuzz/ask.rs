@@ -130,11 +130,8 @@ impl Model {
                 let is_known = talk.sent.values().all(Option::is_some)
                     && !self.services.has_affinity(allowed[0].service);
                 let free: Vec<_> = allowed.iter().filter(is_free).copied().collect();
-                let chosen = if free.is_empty() || !is_known {
-                    allowed
-                } else {
-                    free
-                };
+                let is_free = is_known && !free.is_empty();
+                let chosen = if is_free { free } else { allowed };
                 Outlook {
                     chosen: chosen.clone(),
                     ..Outlook::answer(pods(&chosen), to)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Generates sequences from a seed: sockets are opened, connected, used and closed in random order
-//! while services change.
+//! Generates sequences from a seed: sockets are used in random order while services change.
 
 use std::{
     collections::BTreeMap,

@@ -46,8 +46,7 @@ pub(crate) struct Talk {
     pub(crate) last: HashMap<(u8, bool), SocketAddr>,
     /// All pairs of a pod and a service address whose datagrams may have gone to that pod.
     pub(crate) led: HashSet<(u8, SocketAddr)>,
-    /// True if the socket receives only from its old peer: Linux does not forget the peer of a
-    /// disconnected IPv6 socket.
+    /// True if the socket receives only from its old peer, which Linux does not forget by IPv6.
     pub(crate) is_deaf: bool,
     /// True if a connect has run the hook. If the kernel then refused the connect, the hook's entry
     /// still exists, but only `portolan sockets` shows it.
@@ -111,25 +110,20 @@ impl Model {
         self.services.fate(place, plain(to), udp, true)
     }
 
-    /// Returns true if a TCP connect is certain to be answered or refused, so that the test may
-    /// wait for the full timeout.
+    /// Returns true if a TCP connect is certainly answered or refused: the test may wait for it.
     pub(crate) fn connects(&self, socket: u8, to: SocketAddr) -> bool {
         let talk = &self.talks[&socket];
-        !Self::is_foreign(talk.kind, to)
-            && matches!(
-                self.fate(talk, to),
-                Fate::Served(_) | Fate::Refused | Fate::Untouched(Some(_))
-            )
+        let fate = self.fate(talk, to);
+        let is_sure = matches!(
+            fate,
+            Fate::Served(_) | Fate::Refused | Fate::Untouched(Some(_))
+        );
+        is_sure && !Self::is_foreign(talk.kind, to)
     }
     /// Checks the result of a connect; false if the model cannot predict the socket any more.
-    pub(crate) fn connect(
-        &mut self,
-        socket: u8,
-        to: SocketAddr,
-        seen: &Seen,
-    ) -> Result<bool, String> {
-        self.talks.get_mut(&socket).expect("open").tried = true;
-        let talk = &self.talks[&socket];
+    pub(crate) fn connect(&mut self, id: u8, to: SocketAddr, seen: &Seen) -> Result<bool, String> {
+        self.talks.get_mut(&id).expect("open").tried = true;
+        let talk = &self.talks[&id];
         let Kind { udp, place, .. } = talk.kind;
         let before = talk.peer.clone();
         if Self::is_foreign(talk.kind, to) {
@@ -180,7 +174,7 @@ impl Model {
             (Fate::Untouched(None) | Fate::Unclear, Seen::Error(_)) => return Ok(false),
             (fate, _) => return Err(format!("{to} is {fate:?}, but {seen:?}")),
         };
-        let talk = self.talks.get_mut(&socket).expect("open");
+        let talk = self.talks.get_mut(&id).expect("open");
         if let Route::Backend(backends) = &way {
             let led = backends.iter().map(|one| (one.pod, to));
             talk.led.extend(led);

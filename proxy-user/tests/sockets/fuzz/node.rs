@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node on which sequences run: a `World`. The thread that runs sequences is in the cgroup of
-//! the socket hooks.
+//! The node on which sequences run: a `World`, whose thread is in the socket hooks' cgroup.
 
 use std::{fs, path::Path};
 
@@ -58,9 +57,8 @@ impl Node {
         let sockets = sockets.entries().expect("readable");
         let buckets = self.table::<u32, SocketBucket<A>>(A::SOCKET_BUCKETS);
         let buckets = buckets.entries().expect("readable").into_iter();
-        let buckets = buckets
-            .filter(|(_, bucket)| bucket.key().is_some() || bucket.overflow != 0)
-            .map(|(_, bucket)| format!("{bucket:?}"));
+        let buckets = buckets.filter(|(_, bucket)| bucket.key().is_some() || bucket.overflow != 0);
+        let buckets = buckets.map(|(_, bucket)| format!("{bucket:?}"));
         let sockets = sockets.iter().map(|entry| format!("{entry:?}"));
         buckets.chain(sockets).collect()
     }

@@ -15,13 +15,7 @@ use crate::{kept::word, world::plain};
 
 impl Model {
     /// Records the backend that an answer shows, and what later messages may now get.
-    pub(crate) fn note(
-        &mut self,
-        socket: u8,
-        to: Option<SocketAddr>,
-        seen: &Seen,
-        outlook: &Outlook,
-    ) {
+    pub(crate) fn note(&mut self, socket: u8, to: Option<SocketAddr>, seen: &Seen, next: &Outlook) {
         let Self { services, talks } = self;
         let Some(talk) = talks.get_mut(&socket).filter(|talk| talk.kind.udp) else {
             return;
@@ -59,15 +53,15 @@ impl Model {
                 if services.service(place, plain(to), true).is_none() {
                     return;
                 }
-                let led = outlook.chosen.iter().map(|one| (one.pod, to));
+                let led = next.chosen.iter().map(|one| (one.pod, to));
                 talk.led.extend(led);
                 let answered = answered.filter(|_| peer.is_none());
-                let backend = answered.and_then(|answer| chosen(&outlook.chosen, answer).ok());
+                let backend = answered.and_then(|answer| chosen(&next.chosen, answer).ok());
                 if let Some(backend) = backend {
                     services.hold(place, plain(to), backend);
                     talk.last.insert((backend.pod, v6), plain(to));
                 }
-                if !outlook.chosen.is_empty() {
+                if !next.chosen.is_empty() {
                     talk.sent.insert(plain(to), backend);
                 }
             }

@@ -25,11 +25,8 @@ use crate::{
 
 /// Returns how long to wait: not long where no answer is allowed to come.
 fn patience(answers: bool) -> Duration {
-    if answers {
-        PATIENCE
-    } else {
-        Duration::from_millis(15)
-    }
+    let short = Duration::from_millis(15);
+    if answers { PATIENCE } else { short }
 }
 
 /// A socket that the sequence has opened.
@@ -141,9 +138,8 @@ impl Run<'_> {
         if peer == wanted || peer.is_none() && self.model.is_dropped(socket) {
             return Ok(());
         }
-        Err(format!(
-            "the peer of socket {socket} must be {wanted:?} but is {peer:?}: {talk:?}"
-        ))
+        let what = format!("the peer of socket {socket} must be {wanted:?}");
+        Err(format!("{what} but is {peer:?}: {talk:?}"))
     }
     fn open(&self, kind: Kind) -> OpenSocket {
         let is_v4 = kind.family == Family::V4;
@@ -156,10 +152,9 @@ impl Run<'_> {
             let set = socket.set_only_v6(kind.family == Family::V6);
             set.expect("IPV6_V6ONLY");
         }
-        if kind.udp {
-            OpenSocket::Udp(socket.into())
-        } else {
-            OpenSocket::Tcp(socket)
+        match kind.udp {
+            true => OpenSocket::Udp(socket.into()),
+            false => OpenSocket::Tcp(socket),
         }
     }
     fn close(&mut self, socket: u8) {
@@ -226,13 +221,10 @@ impl Run<'_> {
                 let seen = converse(held, &text, to, patience);
                 seen.unwrap_or_else(|error| Seen::Error(number(&error)))
             }
-            OpenSocket::Stream(open) if to.is_none() => {
-                if open.is_alive() {
-                    Seen::Answer(open.answer.clone(), self.sockets[&socket].port())
-                } else {
-                    Seen::Silence
-                }
-            }
+            OpenSocket::Stream(open) if to.is_none() => match open.is_alive() {
+                true => Seen::Answer(open.answer.clone(), self.sockets[&socket].port()),
+                false => Seen::Silence,
+            },
             _ => return Ok(()),
         };
         self.model.ask(socket, to, &seen)?;

@@ -33,8 +33,7 @@ pub(crate) enum Fate {
     Dropped,
     /// No service has the address; the number is that of a pod that has it.
     Untouched(Option<u8>),
-    /// An endpoint on another node may get the message. That node does not exist, so the result is
-    /// not known.
+    /// An endpoint on another node may get the message; as it does not exist, the result is open.
     Unclear,
 }
 

@@ -24,8 +24,7 @@ pub(super) struct EndpointFacts {
     pub(super) full_queue: bool,
 }
 
-/// Reads the facts of the calling thread's network namespace. `dropped_before`: [`dropped`] when
-/// the packet was sent.
+/// Reads the facts of the thread's network namespace. `dropped_before`: [`dropped`] at the sending.
 pub(super) fn read(
     protocol: Protocol,
     address: SocketAddr,
@@ -52,10 +51,8 @@ pub(super) fn read(
 /// Returns how many connections the thread's namespace has dropped for a full queue.
 pub(super) fn dropped() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
-    ["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"]
-        .into_iter()
-        .filter_map(|name| value_in(&text, name))
-        .sum()
+    let names = ["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"].into_iter();
+    names.filter_map(|name| value_in(&text, name)).sum()
 }
 
 /// Returns a value of /proc/net/netstat: lines come in pairs, names and values.
@@ -97,8 +94,7 @@ fn listed(text: &str, state: &str) -> Vec<SocketAddr> {
     sockets.collect()
 }
 
-/// Parses an IP address as /proc/net writes it: 32-bit words in the machine's byte order, each as
-/// eight hex digits.
+/// Parses an IP address of /proc/net: words in the machine's byte order, each as eight hex digits.
 fn proc_address(address: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let digits = address.get(at * 8..at * 8 + 8)?;
@@ -125,16 +121,8 @@ mod tests {
         assert_eq!(value_in(text, "other"), None);
     }
 
-    const TCP: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1
-   1: 0100A8C0:0016 0200A8C0:C000 01 00000000:00000000 00:00000000 00000000     0        0 2 1
-   2: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 3 1
-";
-    const TCP6: &str =
-        "  sl  local_address                         remote_address                        st
-   0: 00000000000000000000000000000000:01BB 00000000000000000000000000000000:0000 0A 0:0
-   1: 00000000000000000000000001000000:1F90 00000000000000000000000000000000:0000 0A 0:0
-";
+    const TCP: &str = include_str!("tcp.txt");
+    const TCP6: &str = include_str!("tcp6.txt");
 
     #[cfg(target_endian = "little")]
     #[test]

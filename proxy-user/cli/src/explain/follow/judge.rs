@@ -70,8 +70,7 @@ fn answer_left(facts: &Facts) -> bool {
     answers.clone().any(is_sent) && !answers.any(|one| loses(&one.did))
 }
 
-/// Whether an answer came to a client on this node, which has no socket for it: the packet was put
-/// into its interface.
+/// Whether an answer came to a client on this node, which has no socket for it: ours was injected.
 fn answer_came(facts: &Facts) -> bool {
     facts.stations.iter().any(|one| {
         one.direction == Direction::Answer

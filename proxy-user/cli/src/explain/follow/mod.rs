@@ -56,6 +56,9 @@ pub(super) struct FollowedRow {
     /// How the packet came into being.
     pub(super) packet: String,
     pub(super) answered: bool,
+    /// The endpoint that it was sent to; None if it was lost before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) endpoint: Option<SocketAddr>,
     /// One sentence: answered, or which station lost it.
     pub(super) sentence: String,
     pub(super) stations: Vec<StationRow>,
@@ -73,13 +76,42 @@ enum Sender {
     Next,
 }
 
-/// Follows one packet. Returns what became of it, and a finding if it was not answered.
-pub(super) fn run(
+/// What became of a followed packet, and a finding if it was not answered.
+type Outcome = (FollowedRow, Option<Finding>);
+
+/// Follows one packet or, with --each, until each endpoint has had one. Returns one outcome of each
+/// endpoint, the packets that were not answered first.
+pub(super) fn all(
     args: &ExplainArgs,
     asked: &Asked,
     explained: &Explained,
     passage: &Passage,
-) -> Result<(FollowedRow, Option<Finding>)> {
+) -> Result<Vec<Outcome>> {
+    let frontend = explained.frontend.as_ref();
+    let is_held = frontend.is_some_and(|one| one.affinity_timeout > 0);
+    let most = if args.each && !is_held { 64 } else { 1 };
+    let mut told: Vec<Outcome> = Vec::new();
+    for _ in 0..most {
+        let (row, finding) = run(args, asked, explained, passage)?;
+        let is_over = row.endpoint.is_none();
+        if !told.iter().any(|(known, _)| known.endpoint == row.endpoint) {
+            told.push((row, finding));
+        }
+        if is_over || told.len() == explained.to.len() {
+            break;
+        }
+    }
+    told.sort_by_key(|(row, _)| row.answered);
+    Ok(told)
+}
+
+/// Follows one packet.
+fn run(
+    args: &ExplainArgs,
+    asked: &Asked,
+    explained: &Explained,
+    passage: &Passage,
+) -> Result<Outcome> {
     if !matches!(asked.protocol, Protocol::TCP | Protocol::UDP) {
         bail!("--follow: only TCP and UDP packets can be followed");
     }
@@ -143,6 +175,7 @@ pub(super) fn run(
     let pod = pod.as_ref();
     let inode = pod.map(PodNamespace::inode).transpose()?;
     let stations = recorder.stations(inode);
+    let endpoint = recorder.sent_to(&explained.to);
     let facts = Facts {
         ending,
         to: asked.to,
@@ -166,6 +199,7 @@ pub(super) fn run(
     let row = FollowedRow {
         packet,
         answered: judged.is_ok(),
+        endpoint,
         sentence: match &judged {
             Ok(sentence) => sentence.clone(),
             Err(loss) => format!("{}: {}", loss.about, loss.found),

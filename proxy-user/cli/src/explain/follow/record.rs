@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Collects what the kernel, portolan's programs and nf_tables report of the followed packet, and
-//! turns it into stations.
+//! Makes stations of what the kernel, portolan's programs and nf_tables report of the packet.
 
 use std::{
     iter,
@@ -11,13 +10,13 @@ use std::{
 use anyhow::Result;
 use datapath::{
     follow::What,
-    trace::{Trace, TraceReport, Wanted},
+    trace::{Trace, Wanted},
 };
 use linux::{NftTrace, NftTraced, PodNamespace, TracedTuple};
 use proxy_common::{
     Addr, Counter, Port, Protocol, V6,
     trace::{
-        Filter, Tuple,
+        Event, Filter, Tuple,
         follow::{Direction, End, Followed, SOURCES, Seen, Sighting},
     },
 };
@@ -43,7 +42,7 @@ pub(super) struct Recorder {
     nft: Option<NftTrace>,
     known: NameCache,
     pub(super) sightings: Vec<Sighting>,
-    events: Vec<TraceReport>,
+    events: Vec<Event>,
     rules: Vec<NftTraced>,
     client_port: u16,
     /// What the receiving namespace had dropped between the first packet and its repetition.
@@ -134,6 +133,17 @@ impl Recorder {
         })
     }
 
+    /// Returns the one of these endpoints that the packet was sent to.
+    pub(super) fn sent_to(&self, endpoints: &[SocketAddr]) -> Option<SocketAddr> {
+        let requests = self.sightings.iter();
+        let requests = requests.filter(|one| one.direction == Direction::Request as u8);
+        let mut ends = requests.map(|one| {
+            let address = IpAddr::from(one.tuple.dst).to_canonical();
+            SocketAddr::new(address, one.tuple.dst_port.host())
+        });
+        ends.rfind(|end| endpoints.contains(end))
+    }
+
     /// Whether the kernel has freed the packet or an answer.
     pub(super) fn has_lost(&self) -> bool {
         self.sightings.iter().any(|one| self.kernel.is_loss(one))
@@ -207,16 +217,15 @@ impl Recorder {
             let direction = direction.unwrap_or(Direction::Request);
             seen.push((sighting.time, Station::new(host, direction, did)));
         }
-        for mut report in std::mem::take(&mut self.events) {
-            let event = &mut report.event;
+        for mut event in std::mem::take(&mut self.events) {
             if event.result < 0 && !event.before.leads_as(&event.after) {
                 // Portolan's hook translated the call, and another program refused it.
                 event.outcome = Counter::SocketTranslated as u32;
-            } else if let Some(reason) = self.known.refusal(event) {
+            } else if let Some(reason) = self.known.refusal(&event) {
                 event.outcome = reason as u32;
             }
             if let Some(direction) = self.direction(&event.before, &event.after) {
-                let line = Line::new(event, event.time, &mut self.known);
+                let line = Line::new(&event, event.time, &mut self.known);
                 let did = Did::Ours(Box::new(line));
                 seen.push((event.time, Station::new(Host::Node, direction, did)));
             }

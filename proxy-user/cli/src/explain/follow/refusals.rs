@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who refused the followed packet: portolan, the kernel, a rule, a program of another, or a host
-//! without a listener. Pure; called by `judge`.
+//! Who refused the followed packet, portolan and its host included. Pure; called by `judge`.
 
 use std::fmt::Display;
 

@@ -67,9 +67,8 @@ impl LegacyCounters {
             if let Some(name) = line.strip_prefix('*') {
                 name.clone_into(&mut table);
             }
-            let counted = line
-                .strip_prefix('[')
-                .and_then(|rest| rest.split_once("] "));
+            let counted = line.strip_prefix('[');
+            let counted = counted.and_then(|rest| rest.split_once("] "));
             let policy = line.strip_prefix(':').and(line.strip_suffix(']'));
             let policy = policy.and_then(|line| line.rsplit_once(" ["));
             let (counts, text) = match (counted, policy) {
@@ -110,13 +109,7 @@ mod tests {
 
     #[test]
     fn a_rule_is_found_in_nfts_listing_by_its_handle() {
-        let listing = "table inet firewall { # handle 1
-	chain forward { # handle 4
-		type filter hook forward priority filter; policy accept;
-		ip daddr 10.40.1.20 tcp dport 8080 drop # handle 14
-	}
-}
-";
+        let listing = include_str!("chain.txt");
         let rule = "ip daddr 10.40.1.20 tcp dport 8080 drop";
         for (number, rule) in [
             (14, Some(rule)),

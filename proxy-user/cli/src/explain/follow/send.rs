@@ -44,8 +44,7 @@ pub(super) struct Bound {
     pub(super) port: u16,
 }
 
-/// Returns a socket of the client: of this node, or of a pod. `from`: its address; None for the one
-/// that the kernel chooses.
+/// Returns a socket of this node, or of a pod. `from`: its address; None lets the kernel choose.
 pub(super) fn bind(
     pod: Option<&PodNamespace>,
     protocol: Protocol,

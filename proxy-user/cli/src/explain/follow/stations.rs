@@ -88,8 +88,7 @@ impl Station {
         }
     }
 
-    /// Whether the same happened there to a packet before. To a repetition, portolan's programs say
-    /// that they know its flow.
+    /// Whether the same happened there to a packet before; a repetition's flow is known.
     fn repeats(&self, known: &Self) -> bool {
         let is_alike = match (&self.did, &known.did) {
             (Did::Ours(line), Did::Ours(known)) => {

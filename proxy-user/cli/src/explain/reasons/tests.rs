@@ -43,11 +43,7 @@ pub(crate) fn objects(manifests: &str) -> ServiceObjects {
     found
 }
 
-const SERVICE: &str = "---
-kind: Service
-metadata: {name: cart, namespace: shop}
-spec: {selector: {app: cart}, ports: [{name: http, port: 80, targetPort: 8080}]}
-";
+const SERVICE: &str = include_str!("service.yaml");
 
 /// The Service without a selector.
 fn alone() -> String {
@@ -56,14 +52,7 @@ fn alone() -> String {
 
 /// A slice with one endpoint of a pod, and these changes.
 fn slice(changes: &[(&str, &str)]) -> String {
-    let mut text = "---
-kind: EndpointSlice
-metadata: {name: cart-1, namespace: shop, labels: {kubernetes.io/service-name: cart}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.40.1.20], conditions: {ready: true}, targetRef: {kind: Pod, name: cart-a}}]
-"
-    .to_owned();
+    let mut text = include_str!("slice.yaml").to_owned();
     for (from, to) in changes {
         assert!(text.contains(from), "{from}");
         text = text.replace(from, to);
@@ -73,14 +62,7 @@ endpoints: [{addresses: [10.40.1.20], conditions: {ready: true}, targetRef: {kin
 
 /// A pod with this status of its container.
 fn pod(status: &str) -> String {
-    format!(
-        "---
-kind: Pod
-metadata: {{name: cart-a, namespace: shop, labels: {{app: cart}}}}
-spec: {{containers: [{{name: one, ports: [{{name: http, containerPort: 8080}}, {{name: metrics, containerPort: 9090}}], readinessProbe: {{}}}}]}}
-status: {status}
-"
-    )
+    include_str!("pod.yaml").replace("STATUS", status)
 }
 
 const RUNS: &str = "{phase: Running, containerStatuses: [{name: one, ready: true, image: x, imageID: x, restartCount: 0}]}";
@@ -153,9 +135,8 @@ fn without_an_agent_nobody_will_apply_what_kubernetes_lists() {
 fn a_target_port_that_differs_is_named() {
     let other = slice(&[(PORT, "{name: http, port: 8081}")]);
     let of = |service: &str, slice: &str| objects(&[service, &pod(RUNS), slice].concat());
-    let reason = wanted(&of(SERVICE, &other))
-        .other_target()
-        .expect("a reason");
+    let reason = wanted(&of(SERVICE, &other)).other_target();
+    let reason = reason.expect("a reason");
     let leads = "its targetPort is 8080, and EndpointSlice cart-1 leads to 8081";
     assert!(reason.because.starts_with(leads), "{reason:?}");
     assert_eq!(wanted(&of(SERVICE, &slice(&[]))).other_target(), None);

@@ -136,6 +136,20 @@ fn without_the_setting_nothing_is_made_or_removed() {
 }
 
 #[test]
+fn labels_that_somebody_removes_are_put_back_and_it_is_served_meanwhile() {
+    let mut cluster = cluster(&[edge(""), to(CART)]);
+    let mut made = written(&cluster.report().0, SERVICE);
+    made["spec"]["clusterIP"] = "10.96.0.50".into();
+    made["metadata"]["labels"] = json!({});
+    cluster.apply(&format!("{made}\n---\n"));
+    let port = &cluster.gateway_plan("shop/gateway:edge").plan.ports[0];
+    let expected = ["ClusterIp 10.96.0.50:80"];
+    assert_eq!(crate::testing::frontends(&port.v4), expected);
+    let written = write(&mut cluster);
+    assert!(written.contains(&format!("+{SERVICE}")), "{written:?}");
+}
+
+#[test]
 fn the_service_has_slices_of_all_backends_with_a_weight() {
     let refs = format!("{CART}, {{name: till, port: 80, weight: 0}}");
     let mut cluster = served(&refs);

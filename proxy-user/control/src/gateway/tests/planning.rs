@@ -130,13 +130,15 @@ fn a_gateway_without_addresses_is_served_where_its_service_is() {
 }
 
 #[test]
-fn a_copy_of_that_service_that_no_gateway_owns_is_served_as_any() {
+fn a_copy_of_that_service_or_one_that_no_gateway_owns_is_served_as_any() {
     let copy = MADE.replace("name: gateway-edge", "name: copy");
-    let copy = copy.replace("kind: Gateway", "kind: ConfigMap");
-    let mut cluster = cluster(&[copy]);
-    let (plan, _) = cluster.plan("shop/copy");
-    assert_eq!(frontends(&plan.ports[0].v4)[0], "ClusterIp 10.96.0.50:80");
-    assert_eq!(cluster.report().0.len(), 1, "only the class has news");
+    let unowned = MADE.replace("kind: Gateway", "kind: ConfigMap");
+    for (service, name) in [(copy, "shop/copy"), (unowned, "shop/gateway-edge")] {
+        let mut cluster = cluster(&[service]);
+        let (plan, _) = cluster.plan(name);
+        assert_eq!(frontends(&plan.ports[0].v4)[0], "ClusterIp 10.96.0.50:80");
+        assert_eq!(cluster.report().0.len(), 1, "only the class has news");
+    }
 }
 
 /// Of Services and Gateways the older has the port.

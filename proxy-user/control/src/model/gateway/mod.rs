@@ -19,7 +19,7 @@ use serde_json::Value;
 pub use selector::{Labels, Selector};
 
 use super::Kind;
-use crate::object::ObjectName;
+use crate::{gateway::names::made_for, object::ObjectName};
 
 /// The API group of all kinds here but Namespace.
 pub const GROUP: &str = "gateway.networking.k8s.io";
@@ -29,13 +29,20 @@ pub const CONTROLLER: &str = "portolan.dev/l4";
 /// label may hold.
 pub const LABEL_GATEWAY: &str = "portolan.dev/gateway";
 
-/// Whether an object was made for a Gateway: it has the label, and a Gateway owns it. Somebody may
-/// have copied it with its labels.
-pub fn is_made(metadata: &ObjectMeta) -> bool {
-    let mut owners = metadata.owner_references.iter().flatten();
-    let labels = metadata.labels.as_ref();
-    labels.is_some_and(|labels| labels.contains_key(LABEL_GATEWAY))
-        && owners.any(|owner| owner.kind == "Gateway")
+/// Whether an object was made for a Gateway: a Gateway owns it, and it has the name of the
+/// Gateway's Service, with which the names of slices begin. Labels may have been removed, and
+/// copies have other names.
+pub fn is_made(kind: Kind, metadata: &ObjectMeta) -> bool {
+    let name = metadata.name.as_deref().unwrap_or_default();
+    let owners = metadata.owner_references.iter().flatten();
+    let mut gateways = owners.filter(|owner| owner.kind == "Gateway");
+    gateways.any(|gateway| {
+        let service = made_for(&ObjectName::new("", &gateway.name)).name;
+        let rest = name.strip_prefix(&*service);
+        rest.is_some_and(|rest| {
+            rest.is_empty() || kind == Kind::EndpointSlice && rest.starts_with('-')
+        })
+    })
 }
 
 /// What identifies an object of any of these kinds.

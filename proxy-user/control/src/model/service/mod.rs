@@ -169,13 +169,17 @@ impl Converter {
     }
 
     fn role(&mut self, object: &core::Service) -> Role {
-        if !self.gateways || !is_made(&object.metadata) {
+        if !self.gateways || !is_made(Kind::Service, &object.metadata) {
             return Role::Plain;
         }
         let published = addresses::ingress(object)
             .filter_map(|one| one.ip.as_deref().or(one.hostname.as_deref()));
         Role::Made(Box::new(Made {
-            object: self.keeps_made.then(|| json!(object)).unwrap_or_default(),
+            object: if self.keeps_made {
+                json!(object)
+            } else {
+                Value::Null
+            },
             published: published.map(|text| self.text(text)).collect(),
         }))
     }

@@ -5,7 +5,7 @@
 use k8s_openapi::{api::core::v1::ServiceSpec, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use proxy_common::Port;
 
-use super::{Complaints, Service, annotation, parse};
+use super::{super::annotation, Complaints, Service, parse};
 
 /// KUBE: the default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const DEFAULT_AFFINITY_TIMEOUT: u32 = 10_800;

@@ -94,6 +94,7 @@ fn a_service_whose_endpoints_all_have_weight_0_rejects_like_one_without_endpoint
     let (plan, _) = cluster.plan("shop/cart");
     assert_eq!(plan.health_check.expect("a port").local_endpoints, 0);
     assert_eq!(plan.lacks_local_endpoints(), [false, false, true, false]);
+    assert_eq!(plan.ready, [0, 0]);
     assert!(plan.is_weighted());
     let port = &plan.ports[0];
     assert_eq!(weights(port, EndpointSet::CLUSTER), [(1, 0), (2, 0)]);
@@ -112,6 +113,7 @@ fn every_serving_endpoint_is_a_backend_whether_selected_or_not() {
     let all = plan.ports[0].v4.backends.iter();
     let all: Vec<_> = all.map(|b| (b.address.octets[3], b.sets)).collect();
     assert_eq!(all, [(1, EndpointSet::CLUSTER), (3, EndpointSet::NONE)]);
+    assert_eq!(plan.ready, [0, 1]);
     assert!(!plan.is_weighted());
 }
 

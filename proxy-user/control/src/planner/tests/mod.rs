@@ -35,6 +35,6 @@ fn cart(rest: &str) -> PortPlan {
 }
 
 fn flags(family: &FamilyPlan<V4>, kind: FrontendKind) -> ServiceFlags {
-    let found = family.frontends.iter().find(|f| f.kind() == kind);
+    let found = family.frontends.iter().find(|f| f.flags.kind() == kind);
     found.expect("a frontend of the kind").flags
 }

@@ -15,6 +15,7 @@ use std::{
 use ipnet::IpNet;
 use proxy_common::{
     Backend, Counter, FrontendKind, Origin, Protocol, ServiceFlags, Settings, V4, V6,
+    maps::{DRAINED, generation},
 };
 
 use self::maps::FamilyMaps;
@@ -184,13 +185,28 @@ impl Reader {
         table.lookup(&index).map_err(super::failed(INTERFACES))
     }
 
-    /// True if the programs with these maps leave new connections to those of another generation of
-    /// maps, or to another proxy.
-    pub fn is_drained(&self) -> Result<bool, DatapathError> {
-        use proxy_common::maps::{DRAINED, generation};
+    /// Returns why the programs with these maps leave new connections to others; `None` if they
+    /// serve them.
+    pub fn leaves_new(&self) -> Result<Option<&'static str>, DatapathError> {
+        Ok(if self.drained()? & generation::DRAINED != 0 {
+            Some("these maps are drained: other maps, or another proxy, serve what is new")
+        } else if self.is_abandoned()? {
+            Some("no agent has run for `portolan.abandonedAfter`: what is new is left to others")
+        } else {
+            None
+        })
+    }
+
+    /// Whether no agent has run for as long as the programs serve without one.
+    fn is_abandoned(&self) -> Result<bool, DatapathError> {
+        Ok(generation::is_abandoned(self.drained()?, linux::now))
+    }
+
+    /// Returns the word that [`generation`] explains.
+    fn drained(&self) -> Result<u32, DatapathError> {
         let table = self.table::<u32, u32>(DRAINED)?;
         let word = table.lookup(&0).map_err(super::failed(DRAINED))?;
-        Ok(word.is_some_and(|word| word & generation::DRAINED != 0))
+        Ok(word.unwrap_or_default())
     }
 }
 

@@ -37,8 +37,7 @@ pub(super) fn explain<A: Family>(
     {
         return Ok(known);
     }
-    if reader.is_drained()? {
-        let because = "these maps are drained: other maps, or another proxy, serve what is new";
+    if let Some(because) = reader.leaves_new()? {
         return Ok(unmatched(Counter::Untouched, Some(because)));
     }
     if asked.to.ip().is_loopback() || asked.client.is_loopback() {
@@ -191,6 +190,11 @@ fn known<A: Family>(
             _ => return Ok(None),
         },
     };
+    let is_of_service = entry.kind == FlowKind::ORIGINAL && entry.service != ServiceId::NONE;
+    if is_of_service && asked.protocol == Protocol::UDP && reader.is_abandoned()? {
+        // The datagram ends the flow.
+        return Ok(None);
+    }
     let counter = match entry.kind {
         FlowKind::ORIGINAL => Counter::ForwardedHit,
         FlowKind::REPLY => Counter::ReplyPassed,
@@ -233,10 +237,8 @@ pub(super) fn explain_socket<A: Family>(
     if asked.protocol == Protocol::SCTP {
         return Ok(left("socket hooks do not reach SCTP sockets"));
     }
-    if reader.is_drained()? {
-        return Ok(left(
-            "these maps are drained: other maps, or another proxy, serve what is new",
-        ));
+    if let Some(because) = reader.leaves_new()? {
+        return Ok(left(because));
     }
     if !is_node && !settings.has(Settings::POD_SOCKETS) {
         return Ok(left(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lease by which one process of the cluster is elected. KUBE: `coordination.k8s.io/v1.Lease` as
-//! client-go's leader election uses it: others' clocks are not believed, so a lease has run out
+//! The lease by which one process of the cluster is elected. KUBE: `coordination.k8s.io/v1.Lease`
+//! as client-go's leader election uses it: others' clocks are not believed, so a lease has run out
 //! when it has not changed for its duration, as seen from here.
 
 use std::{mem, time::Duration};
@@ -11,7 +11,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{Api, Client, api::PostParams};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::report;
 
@@ -80,7 +80,9 @@ impl Election {
 
     /// Takes or renews the lease. Returns None if this process holds it, else when to ask again.
     async fn attempt(&mut self) -> Option<Duration> {
-        let held = self.hold().await;
+        // A request that hangs must not keep this process from a lease that has run out.
+        let held = timeout(SAFE, self.hold()).await;
+        let held = held.unwrap_or_else(|late| Err(kube::Error::Service(late.into())));
         let was_failing = mem::replace(&mut self.is_failing, held.is_err());
         held.unwrap_or_else(|error| {
             report("hold the lease of the controllers", &error, !was_failing);

@@ -154,27 +154,51 @@ impl Publisher {
 }
 
 async fn written(client: &Client, object: &ObjectKey, write: &Write) -> kube::Result<()> {
-    let (api, name) = (objects(client, object), &*object.name.name);
+    let api = objects(client, object);
     match write {
         Write::Status(status) => write_status(&api, object, status).await,
-        Write::Apply(wanted) => apply(&api, name, wanted).await,
-        Write::Delete => delete(&api, name).await,
+        Write::Apply(wanted) => apply(&api, object, wanted).await,
+        Write::Delete => delete(&api, object).await,
     }
 }
 
-async fn apply(api: &Api<DynamicObject>, name: &str, wanted: &Value) -> kube::Result<()> {
+async fn apply(api: &Api<DynamicObject>, object: &ObjectKey, wanted: &Value) -> kube::Result<()> {
+    let name = &object.name.name;
     let found = api.get_opt(name).await?;
-    if found.is_some_and(|found| !is_made(&found.metadata)) {
-        let why = "there is one of this name that was not made for a Gateway; rename or delete it";
-        return Err(kube::Error::Service(why.into()));
+    if let Some(found) = found {
+        if !is_made(object.kind, &found.metadata) {
+            let why =
+                "there is one of this name that was not made for a Gateway; rename or delete it";
+            return Err(kube::Error::Service(why.into()));
+        }
+        if has_others_ports(&found.data, wanted) {
+            // KUBE: ports of the same name keep their node ports.
+            let patch = Patch::Merge(json!({
+                "metadata": {"resourceVersion": found.metadata.resource_version},
+                "spec": {"ports": wanted["spec"]["ports"]},
+            }));
+            api.patch(name, &PatchParams::apply(MANAGER), &patch)
+                .await?;
+        }
     }
     let how = PatchParams::apply(MANAGER).force();
     api.patch(name, &how, &Patch::Apply(wanted)).await.map(drop)
 }
 
-async fn delete(api: &Api<DynamicObject>, name: &str) -> kube::Result<()> {
+/// Whether a Service has ports that are not wanted: those that somebody has added, or given another
+/// number, stay when the wanted ones are applied.
+fn has_others_ports(found: &Value, wanted: &Value) -> bool {
+    let is_same = |one: &Value, other: &Value| {
+        one["port"] == other["port"] && one["protocol"] == other["protocol"]
+    };
+    let mut found = list(&found["spec"], "ports");
+    found.any(|one| !list(&wanted["spec"], "ports").any(|other| is_same(one, other)))
+}
+
+async fn delete(api: &Api<DynamicObject>, object: &ObjectKey) -> kube::Result<()> {
+    let name = &object.name.name;
     let found = api.get_opt(name).await?;
-    let Some(found) = found.filter(|found| is_made(&found.metadata)) else {
+    let Some(found) = found.filter(|found| is_made(object.kind, &found.metadata)) else {
         return Ok(());
     };
     let how = DeleteParams {

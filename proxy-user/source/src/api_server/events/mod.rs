@@ -27,6 +27,10 @@ pub(super) use queue::Queue;
 /// The pause after each event.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// The pauses before an event that could not be written is tried again, in seconds.
+const RETRIES: [u64; 3] = [1, 5, 30];
+
+const FORBIDDEN: u16 = 403;
 const CONFLICT: u16 = 409;
 
 /// Returns an empty set of warnings, and what is reported through it: about nodes, or if
@@ -43,7 +47,15 @@ pub(super) async fn publish(client: Client, writer: String, queue: Arc<Queue>) {
     let mut is_failing = false;
     loop {
         let report = queue.next().await;
-        let written = write(&client, &writer, &report).await;
+        let mut written = write(&client, &writer, &report).await;
+        for pause in RETRIES {
+            match &written {
+                Err(kube::Error::Api(status)) if status.code == FORBIDDEN => break,
+                Err(_) => sleep(Duration::from_secs(pause)).await,
+                Ok(()) => break,
+            }
+            written = write(&client, &writer, &report).await;
+        }
         let was_failing = std::mem::replace(&mut is_failing, written.is_err());
         if let Err(error) = written {
             let (object, error) = (&report.object, chain(&error));

@@ -131,6 +131,7 @@ converted! {
     }
     OwnerReference => meta::OwnerReference {
         1 [bytes = "vec"] kind: Vec<u8> = lossy,
+        3 [bytes = "vec"] name: Vec<u8> = lossy,
         ..default
     }
     Identity => meta::ObjectMeta {

@@ -202,16 +202,20 @@ fn texts_that_are_no_utf8_are_read_with_replacement_characters() {
     let metadata = objects::ObjectMeta {
         labels: [("key".to_owned(), bytes.clone())].into(),
         annotations: [("key".to_owned(), bytes.clone())].into(),
-        owner_references: vec![objects::OwnerReference { kind: bytes }],
+        owner_references: vec![objects::OwnerReference {
+            kind: bytes.clone(),
+            name: bytes,
+        }],
         ..objects::ObjectMeta::default()
     };
     let list = list(vec![service(metadata).into()]);
     let page = Encoding::Protobuf.list::<core::Service>(&list);
     let mut items = page.expect("a list").items;
     let metadata = items.remove(0).expect("readable").metadata;
-    let owner = metadata.owner_references.expect("an owner").remove(0).kind;
+    let owner = metadata.owner_references.expect("an owner").remove(0);
+    let owner = [owner.kind, owner.name];
     let maps = [metadata.labels, metadata.annotations].map(|map| map.expect("any"));
-    for text in maps.iter().map(|map| &map["key"]).chain([&owner]) {
+    for text in maps.iter().map(|map| &map["key"]).chain(&owner) {
         assert_eq!(text, "a\u{fffd}b");
     }
 }

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use axum::http::Method;
 use control::{
     object::{ObjectName, Warning, uid_hash},
     warnings::{News, Topic, Warnings},
@@ -11,9 +12,10 @@ use control::{
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::{super::events, Fake, fake::Answer, service};
+use super::{super::events, Fake, fake::Answer, service, store::Fault};
 
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
 const NODES: &str = "/api/v1/nodes";
 const UID: &str = "11-22";
 /// Longer than a report waits.
@@ -74,6 +76,20 @@ async fn warnings_about_objects_become_events_unless_they_end_at_once() {
     // What holds on is not written again.
     sleep(100 * SOON).await;
     assert_eq!(fake.asked(SERVICES).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_could_not_be_written_is_tried_again_unless_it_is_forbidden() {
+    for (code, written) in [(500, 1), (403, 0)] {
+        let (fake, warnings) = start(true, [listed(UID), listed(UID), listed(UID)]).await;
+        let refused = Some(Fault::Refused(code, "no"));
+        fake.set_fault(Method::POST, EVENTS, refused);
+        warn(&warnings, UID, 1);
+        sleep(SOON).await;
+        fake.set_fault(Method::POST, EVENTS, None);
+        sleep(SOON).await;
+        assert_eq!(fake.posted().len(), written);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@ use std::{
     collections::HashMap,
     fs,
     io::Write,
+    net::SocketAddr,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
@@ -13,6 +14,7 @@ use std::{
 use axum::{
     Router,
     body::{Body, Bytes},
+    extract::ConnectInfo,
     http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
@@ -183,6 +185,8 @@ pub(super) fn json_response(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
+type Head = (ConnectInfo<SocketAddr>, Method, Uri, HeaderMap);
+
 /// The fake server; a kind without a script has no objects.
 #[derive(Clone)]
 pub(super) struct Fake {
@@ -197,6 +201,8 @@ struct State {
     asked: HashMap<String, Vec<String>>,
     /// The client's name and token in each request.
     clients: Vec<[Option<HeaderValue>; 2]>,
+    /// The client's address and port in each request.
+    peers: Vec<SocketAddr>,
 }
 
 impl Fake {
@@ -221,7 +227,8 @@ impl Fake {
         fs::write(fake.folder.path().join("token"), "secret").expect("a token");
         let groups = ["discovery.k8s.io", "networking.k8s.io", GATEWAY_API];
         fake.script(GROUPS, [Answer::groups(&groups)]);
-        let answer = async move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
+        let answer = async move |(peer, method, uri, headers): Head, body: Bytes| {
+            serving.state().peers.push(peer.0);
             let names = [header::USER_AGENT, header::AUTHORIZATION];
             let client = names.map(|name| headers.get(name).cloned());
             serving.state().clients.push(client);
@@ -231,6 +238,7 @@ impl Fake {
             serving.answer(uri).await
         };
         let router = Router::new().fallback(answer);
+        let router = router.into_make_service_with_connect_info::<SocketAddr>();
         tokio::spawn(async move { axum::serve(listener, router).await });
         fake
     }
@@ -254,6 +262,11 @@ impl Fake {
     /// Returns the client's name and token in each request.
     pub(super) fn clients(&self) -> Vec<[Option<HeaderValue>; 2]> {
         self.state().clients.clone()
+    }
+    /// Returns how many requests came by each connection.
+    pub(super) fn requests(&self) -> Vec<usize> {
+        let peers = self.state().peers.clone();
+        peers.chunk_by(PartialEq::eq).map(<[_]>::len).collect()
     }
     pub(super) fn script<const N: usize>(&self, path: &'static str, answers: [Answer; N]) {
         self.state().scripts.insert(path, answers.into());

@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use control::{model::Kind, object::Warning};
+use http::Request;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use serde_json::json;
 
@@ -136,6 +137,27 @@ async fn a_kind_of_which_nothing_comes_is_listed_again() {
     assert_eq!(heard.faults, []);
     let of_services = [("kind", "Service".to_owned())];
     assert_eq!(requests.silences.get_or_create(&of_services).get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_gives_no_answer_or_only_bad_ones_is_left() {
+    let (bad, fine) = (
+        || Answer::Status(503, "etcd is away"),
+        || Answer::page(&[], None),
+    );
+    let hangs = fine().after(Duration::from_secs(600));
+    let mut answers: [Answer; 13] = std::array::from_fn(|_| bad());
+    [answers[4], answers[10], answers[11], answers[12]] = [fine(), fine(), hangs, fine()];
+    let fake = Fake::start().await;
+    fake.script(SERVICES, answers);
+    let client = fake.client().await;
+    for _ in 0..13 {
+        let request = Request::get(SERVICES).body(Vec::new());
+        _ = client.request_text(request.expect("a request")).await;
+        // Until then the connection is not free again.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(fake.requests(), [10, 2, 1]);
 }
 
 #[tokio::test]

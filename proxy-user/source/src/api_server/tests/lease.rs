@@ -4,7 +4,7 @@
 
 use axum::http::Method;
 use serde_json::json;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     super::controller::lease::Election,
@@ -49,6 +49,19 @@ async fn of_two_one_has_the_lease_until_it_stops_and_then_the_other() {
     one.release().await;
     let won = timeout(5 * SECOND, other.win()).await;
     won.expect("the lease, at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_hangs_keeps_nobody_from_the_lease() {
+    let fake = Fake::start().await;
+    let mut one = candidate(&fake, "a").await;
+    fake.set_fault(Method::GET, LEASE, Some(Fault::Delayed(600 * SECOND)));
+    let mend = async {
+        sleep(5 * SECOND).await;
+        fake.set_fault(Method::GET, LEASE, None);
+    };
+    let (won, ()) = tokio::join!(timeout(20 * SECOND, one.win()), mend);
+    won.expect("the lease");
 }
 
 #[tokio::test(start_paused = true)]

@@ -211,6 +211,18 @@ async fn the_source_is_complete_only_after_every_list_and_asks_for_nothing_else(
 }
 
 #[tokio::test]
+async fn services_are_not_selected_by_a_field_that_the_server_does_not_know() {
+    let fake = Fake::start().await;
+    let refusal = Answer::Status(400, "\"spec.clusterIP\" is not a known field selector");
+    let answers = [refusal, Answer::initial(&[service("cart", 1)])];
+    fake.script(SERVICES, answers);
+    let mut heard = Heard::from_source(source(&fake));
+    heard.services(&["cart"]).await;
+    let asked = fake.asked(SERVICES);
+    assert!(!asked[1].contains("fieldSelector"), "{asked:?}");
+}
+
+#[tokio::test]
 async fn lists_are_read_in_pages_if_the_server_does_not_stream_them() {
     let refusal = Answer::Status(422, "sendInitialEvents: Forbidden: the feature is disabled");
     let (fake, mut heard) = Heard::of([

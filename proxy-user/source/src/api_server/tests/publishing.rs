@@ -158,9 +158,9 @@ async fn a_service_that_somebody_has_made_is_neither_changed_nor_deleted() {
     let theirs = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "gateway-edge", "namespace": "shop"}});
     let owners = json!([{"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": "other", "uid": "g"}]);
     let labels = json!({"portolan.dev/gateway": "gateway-other"});
-    let ours = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "gateway-other", "namespace": "shop", "uid": "u", "labels": labels, "ownerReferences": owners}});
+    let ours = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "gateway-other", "namespace": "shop", "uid": "u", "labels": labels, "ownerReferences": owners}, "spec": {"ports": [{"port": 80}, {"port": 81}]}});
     fake.put(&format!("{SERVICES}/gateway-edge"), theirs.clone());
-    fake.put(&format!("{SERVICES}/gateway-other"), ours);
+    fake.put(&format!("{SERVICES}/gateway-other"), ours.clone());
     let wanted = writer(&fake).await;
     let set = |name: &str, write| {
         let service = ObjectKey::new(Kind::Service, "shop", name);
@@ -171,12 +171,20 @@ async fn a_service_that_somebody_has_made_is_neither_changed_nor_deleted() {
         sleep(SECOND).await;
         assert_eq!(fake.written(SERVICES).len(), 0);
     }
+    // A port that somebody has added goes first.
+    let spec = json!({"ports": [{"port": 80}]});
+    set("gateway-other", Write::Apply(json!({"spec": spec})));
+    sleep(SECOND).await;
+    let written = fake.written(SERVICES);
+    assert_eq!(written.len(), 2);
+    assert_eq!(written[0].body["spec"], spec);
+    assert_eq!(written[0].body["metadata"]["resourceVersion"], "2");
+    fake.put(&format!("{SERVICES}/gateway-other"), ours);
     set("gateway-other", Write::Delete);
     sleep(SECOND).await;
     let written = fake.written(SERVICES);
-    assert_eq!(written.len(), 1);
-    assert_eq!(written[0].method, Method::DELETE);
-    assert_eq!(written[0].body["preconditions"]["uid"], "u");
+    assert_eq!(written[2].method, Method::DELETE);
+    assert_eq!(written[2].body["preconditions"]["uid"], "u");
 }
 
 #[tokio::test(start_paused = true)]
