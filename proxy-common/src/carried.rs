@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan.clientAddress: keep`: which flows are carried, and the outer header that carries a
-//! packet between the node that the client meets and the endpoint's node. Between its IP header and
-//! the packet are a UDP header and eight bytes, which only the cluster's agents can make.
+//! `portolan.clientAddress: keep`: the endpoint's node puts the client's address back into packets
+//! that another node has masqueraded. It learns the address from the flow's first packets, which
+//! leave the other node as they are, behind an outer header: from the masquerade address and port,
+//! to the endpoint. Between its IP header and the packet are a UDP header and a token, which only
+//! the cluster's agents can make. Once the endpoint has answered, no packet has a header any more.
 
 use crate::{EndpointSet, FlowEntry, ServiceFlags};
 
@@ -15,32 +17,19 @@ pub type Key = [u64; 2];
 /// secret there are two.
 pub const KEYS: u32 = 2;
 
-/// The direction of a carried packet: the token's lowest byte, which is the first one on the wire.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Direction {
-    /// From the node that the client meets to the endpoint.
-    There = 0xc1,
-    /// From the endpoint's node to the one that the client meets.
-    Back = 0xc2,
-}
+/// The token's lowest byte, which is the first one on the wire: this version of the header.
+const VERSION: u64 = 0xc1;
 
-impl Direction {
-    /// Returns the direction that a token says; `None` if it is no token of this version.
-    #[inline(always)]
-    pub const fn of(token: u64) -> Option<Self> {
-        match token as u8 {
-            0xc1 => Some(Self::There),
-            0xc2 => Some(Self::Back),
-            _ => None,
-        }
-    }
+/// Whether a token is of this version.
+#[inline(always)]
+pub const fn is_token(token: u64) -> bool {
+    token & 0xff == VERSION
 }
 
 /// Returns the token of a header with these outer addresses. It is good for no others, so one that
 /// is read somewhere opens no other door.
 #[inline(always)]
-pub fn token(key: Key, direction: Direction, src: [u32; 4], dst: [u32; 4]) -> u64 {
+pub fn token(key: Key, src: [u32; 4], dst: [u32; 4]) -> u64 {
     let join = |words: [u32; 4], n: usize| words[n] as u64 | (words[n + 1] as u64) << 32;
     let mut hash = Sip::new(key);
     // IPv4 addresses are the last of four words, the rest is 0.
@@ -52,8 +41,7 @@ pub fn token(key: Key, direction: Direction, src: [u32; 4], dst: [u32; 4]) -> u6
         hash.write(join(dst, 0));
         hash.write(join(dst, 2));
     }
-    hash.write(direction as u64);
-    hash.finish() & !0xff | direction as u64
+    hash.finish() & !0xff | VERSION
 }
 
 /// Whether a key is one.
@@ -70,7 +58,8 @@ pub enum Source {
     Stays,
     /// The node's address takes its place.
     Masqueraded,
-    /// As `Masqueraded`, unless the endpoint is here, or its node takes headers off.
+    /// As `Masqueraded`, unless the endpoint is here; its node puts the client's address back if it
+    /// takes headers off.
     Kept,
 }
 
@@ -94,7 +83,7 @@ impl Source {
     #[inline(always)]
     pub const fn flags(self, sets: EndpointSet, is_hairpin: bool) -> u8 {
         const MASQUERADE: u8 = FlowEntry::<crate::V4>::MASQUERADE;
-        const CARRIED: u8 = FlowEntry::<crate::V4>::CARRIED | FlowEntry::<crate::V4>::NEEDS_STACK;
+        const CARRIED: u8 = MASQUERADE | FlowEntry::<crate::V4>::CARRIED;
         match self {
             _ if is_hairpin => MASQUERADE,
             Self::Stays => 0,
@@ -181,23 +170,19 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_good_for_one_key_one_direction_and_two_addresses() {
-        let (there, a, b) = (Direction::There, [0, 0, 0, 7], [0, 0, 0, 9]);
-        let made = token([1, 2], there, a, b);
-        assert_eq!(Direction::of(made), Some(there));
-        let long = [1, 0, 0, 7];
-        for (key, direction, src, dst) in [
-            ([1, 3], there, a, b),
-            ([3, 2], there, a, b),
-            ([1, 2], Direction::Back, a, b),
-            ([1, 2], there, b, a),
-            ([1, 2], there, a, long),
-            ([1, 2], there, long, b),
+    fn a_token_is_good_for_one_key_and_two_addresses() {
+        let (a, b, long) = ([0, 0, 0, 7], [0, 0, 0, 9], [1, 0, 0, 7]);
+        let made = token([1, 2], a, b);
+        assert!(is_token(made) && !is_token(made ^ 1));
+        for (key, src, dst) in [
+            ([1, 3], a, b),
+            ([3, 2], a, b),
+            ([1, 2], b, a),
+            ([1, 2], a, long),
+            ([1, 2], long, b),
         ] {
-            assert_ne!(token(key, direction, src, dst) >> 8, made >> 8);
+            assert_ne!(token(key, src, dst), made);
         }
-        assert_eq!(Direction::of(made ^ 3), Some(Direction::Back));
-        assert_eq!(Direction::of(made ^ 1), None);
     }
 
     #[test]
@@ -207,7 +192,7 @@ mod tests {
         let keep = plain.with(ServiceFlags::KEEP_CLIENT, true);
         let (here, able) = (EndpointSet::HERE, EndpointSet::TAKES_HEADERS);
         let none = EndpointSet::CLUSTER;
-        let carried = Entry::CARRIED | Entry::NEEDS_STACK;
+        let carried = Entry::CARRIED | Entry::MASQUERADE;
         for (flags, masquerade, may_keep, sets, expected) in [
             (plain, true, true, able, Entry::MASQUERADE),
             (plain, true, true, here, Entry::MASQUERADE),

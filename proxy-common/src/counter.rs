@@ -105,20 +105,17 @@ counters! {
     /// A reply of such a flow, translated and sent to its client by XDP (xdp); no other counter
     /// counts it.
     ReplyByXdp = "reply_by_xdp",
-    /// A packet that left with an outer header, so that its other end sees the client's address
-    /// (clientAddress: keep).
+    /// A first packet of a flow that left with an outer header, so that the endpoint's node puts the
+    /// client's address back (clientAddress: keep).
     Carried = "carried",
     /// A packet from another node whose outer header was taken off (clientAddress: keep).
     HeaderTakenOff = "header_taken_off",
-    /// A packet that does not fit with an outer header; its sender was told the size that does
-    /// (clientAddress: keep).
-    TooLargeToCarry = "too_large_to_carry",
+    /// An answer that is too large for the way to the node that the client met; the endpoint was
+    /// told the size that fits (clientAddress: keep).
+    TooLarge = "too_large",
     /// Dropped: an outer header that no agent of this cluster has made with a key that is still
-    /// known, or that belongs to no flow (clientAddress: keep).
+    /// known (clientAddress: keep).
     DroppedHeader = "dropped_header",
-    /// Dropped: another node carries a connection with the same ends to this endpoint; the client's
-    /// repetition is masqueraded (clientAddress: keep).
-    DroppedSameEnds = "dropped_same_ends",
 }
 
 impl Counter {
@@ -137,7 +134,6 @@ impl Counter {
         let first = Self::IcmpRedirectDropped as u32;
         counter.wrapping_sub(first) <= Self::DroppedByMark as u32 - first
             || counter == Self::DroppedHeader as u32
-            || counter == Self::DroppedSameEnds as u32
     }
 }
 

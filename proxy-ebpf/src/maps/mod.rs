@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Every map of the programs, and access to them: those of an IP family (`tables`), the node's
 //! settings and addresses (`node`), port bits (`ports`), counters of backends (`traffic`), reports
-//! to `portolan trace` (`trace`), the flow table (`flow`), entries of carried flows (`carried`),
-//! its slots (`slots`) and which flows are evicted from full sets (`room`), a program's own memory
-//! (`workspace`). The agent replaces the maps' sizes by its settings.
+//! to `portolan trace` (`trace`), the flow table (`flow`), its slots (`slots`) and which flows are
+//! evicted from full sets (`room`), a program's own memory (`workspace`). The agent replaces the
+//! maps' sizes by its settings.
 
-pub mod carried;
 pub mod flow;
 pub mod next_hop;
 pub mod node;

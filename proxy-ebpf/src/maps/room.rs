@@ -156,7 +156,7 @@ extern "C" fn look_at<T: Tables>(n: u64, search: &mut Search<'_, T>) -> u64 {
             (*entry).last_seen,
         )
     };
-    let is_own = kind == FlowKind::ORIGINAL || kind.is_alone();
+    let is_own = kind == FlowKind::ORIGINAL || kind == FlowKind::UNTOUCHED;
     if is_own == search.replies {
         return 0;
     }
@@ -222,13 +222,8 @@ fn whose<T: Tables>(search: &mut Search<'_, T>, slot: u32) -> u32 {
             original.copy_from(holder);
             return FLOWS;
         }
-        kind if kind.is_alone() => {
-            return if entry.state.gives_way() {
-                NOBODYS
-            } else {
-                UNKNOWN
-            };
-        }
+        FlowKind::UNTOUCHED if entry.state.gives_way() => return NOBODYS,
+        FlowKind::UNTOUCHED => return UNKNOWN,
         FlowKind::REPLY => {
             reply.copy_from(holder);
             entry.original_key_into(holder, original);

@@ -349,35 +349,18 @@ impl Skb {
     /// Inserts zeroed bytes between the link-layer header and the IP header.
     #[inline(always)]
     pub fn insert_before_ip(self, len: u32) -> Result<(), WriteFailed> {
-        self.adjust(len as i32, 0)
+        self.adjust(len as i32)
     }
-    /// Inserts zeroed bytes for an outer header between the link-layer header and the IP header, of
-    /// which `own` bytes follow UDP's. A packet of several segments stays one: the device, or the
-    /// kernel before it, repeats the header for each.
+    /// Removes so many bytes behind the link-layer header.
     #[inline(always)]
-    pub fn insert_outer(self, len: u32, own: u32, is_v4: bool) -> Result<(), WriteFailed> {
-        let network = if is_v4 {
-            bindings::BPF_F_ADJ_ROOM_ENCAP_L3_IPV4
-        } else {
-            bindings::BPF_F_ADJ_ROOM_ENCAP_L3_IPV6
-        };
-        // The kernel takes the own bytes for a link-layer header of the inner packet.
-        let flags = (network
-            | bindings::BPF_F_ADJ_ROOM_ENCAP_L4_UDP
-            | bindings::BPF_F_ADJ_ROOM_FIXED_GSO) as u64
-            | (own as u64) << bindings::BPF_ADJ_ROOM_ENCAP_L2_SHIFT;
-        self.adjust(len as i32, flags)
-    }
-    /// Removes an outer header of so many bytes.
-    #[inline(always)]
-    pub fn remove_outer(self, len: u32) -> Result<(), WriteFailed> {
-        self.adjust(-(len as i32), bindings::BPF_F_ADJ_ROOM_FIXED_GSO as u64)
+    pub fn remove_before_ip(self, len: u32) -> Result<(), WriteFailed> {
+        self.adjust(-(len as i32))
     }
     #[inline(always)]
-    fn adjust(self, difference: i32, flags: u64) -> Result<(), WriteFailed> {
+    fn adjust(self, difference: i32) -> Result<(), WriteFailed> {
         const MAC: u32 = bindings::bpf_adj_room_mode::BPF_ADJ_ROOM_MAC;
         // SAFETY: no pointers; no packet pointer is alive.
-        written(unsafe { helpers::bpf_skb_adjust_room(self.raw, difference, MAC, flags) })
+        written(unsafe { helpers::bpf_skb_adjust_room(self.raw, difference, MAC, 0) })
     }
     /// Has the interface that the packet leaves by receive it; returns the action for the kernel.
     #[inline(always)]

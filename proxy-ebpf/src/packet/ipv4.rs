@@ -297,9 +297,10 @@ impl Wire for Ipv4 {
 
     #[inline(always)]
     fn outer(skb: Skb, l3: u32) -> Option<Outer<V4>> {
-        let OuterHeader { ip, token, .. }: OuterHeader<Ipv4Header> = skb.load(l3)?;
+        let header: OuterHeader<Ipv4Header> = skb.load(l3)?;
+        let ip = header.ip;
         let is_whole = ip.is_plain() && ip.protocol == Protocol::UDP;
-        is_whole.then_some(Outer::new(ip.src, ip.dst, token))
+        is_whole.then_some(Outer::new(ip.src, ip.dst, &header))
     }
 
     #[inline(always)]
@@ -331,15 +332,6 @@ impl Wire for Ipv4 {
             + ip.dst.word() as u64;
         ip.checksum = !checksum::fold(sum);
         skb.store(l3, &outer::header(ip, ends, length - IPV4_LEN, token), true)
-    }
-
-    #[inline(always)]
-    fn told_mtu(skb: Skb, l4: u32) -> u32 {
-        const TYPE_CODE: u16 = u16::from_ne_bytes([3, 4]);
-        match skb.load::<[u16; 4]>(l4) {
-            Some([TYPE_CODE, _, _, mtu]) => u16::from_be(mtu) as u32,
-            _ => 0,
-        }
     }
 
     #[inline(always)]

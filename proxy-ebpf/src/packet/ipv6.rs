@@ -251,9 +251,10 @@ impl Wire for Ipv6 {
 
     #[inline(always)]
     fn outer(skb: Skb, l3: u32) -> Option<Outer<V6>> {
-        let OuterHeader { ip, token, .. }: OuterHeader<Ipv6Header> = skb.load(l3)?;
+        let header: OuterHeader<Ipv6Header> = skb.load(l3)?;
+        let ip = header.ip;
         let is_whole = ip.is_ipv6() && ip.next_header == Protocol::UDP;
-        is_whole.then_some(Outer::new(ip.src(), ip.dst(), token))
+        is_whole.then_some(Outer::new(ip.src(), ip.dst(), &header))
     }
 
     #[inline(always)]
@@ -275,16 +276,6 @@ impl Wire for Ipv6 {
         };
         // Without a checksum, as RFC 6935 lets tunnels have it.
         skb.store(l3, &outer::header(ip, ends, length, token), true)
-    }
-
-    #[inline(always)]
-    fn told_mtu(skb: Skb, l4: u32) -> u32 {
-        const TYPE_CODE: u16 = u16::from_ne_bytes([2, 0]);
-        match skb.load::<[u16; 4]>(l4) {
-            // No link has an MTU of more than 16 bits.
-            Some([TYPE_CODE, _, 0, mtu]) => u16::from_be(mtu) as u32,
-            _ => 0,
-        }
     }
 
     #[inline(always)]

@@ -145,7 +145,7 @@ pub trait Wire: Ip + Sized {
         sum: u32,
         mtu: u32,
     ) -> Result<(), WriteFailed>;
-    /// Returns addresses and token of the outer header at `l3`; `None` if that is no UDP datagram
+    /// Returns the outer header at `l3`; `None` if that is no UDP datagram
     /// long enough.
     fn outer(skb: Skb, l3: u32) -> Option<Outer<Self::Addr>>;
     /// Writes the outer header from and to the ends of `ends`, which is UDP's, into the bytes that
@@ -158,9 +158,6 @@ pub trait Wire: Ip + Sized {
         class: u32,
         token: u64,
     ) -> Result<(), WriteFailed>;
-    /// Returns the MTU that an ICMP message with its header at `l4` says, if that is that a packet
-    /// is too large; else 0.
-    fn told_mtu(skb: Skb, l4: u32) -> u32;
     /// Returns the class of service in the IP header at `l3`, without the bits for congestion.
     fn class(skb: Skb, l3: u32) -> Option<u32>;
     /// Returns the offset at which the packet ends according to its IP header; padding may follow.

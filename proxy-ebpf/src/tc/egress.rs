@@ -7,7 +7,7 @@ mod own;
 pub use own::own;
 
 use proxy_common::{
-    Counter, FilterVerdict, FlowKind, Protocol, ServiceId, Settings,
+    Counter, FilterVerdict, FlowKind, FlowState, Protocol, ServiceId, Settings,
     filter::{may_be_shared, may_concern_egress},
     flow::{ClientInterface, Signals, change_by_backend},
 };
@@ -23,7 +23,7 @@ use crate::{
     family::Family,
     globals, helpers,
     maps::{
-        carried, flow, node, ports, room,
+        flow, node, ports, room,
         workspace::{self, Clock, Scratch},
     },
     packet::{NatTarget, Packet, Shape, Skb, headers::Ports, parse::parse_plain},
@@ -123,11 +123,10 @@ fn leaving<F: Family>(
         }
         Some(found) if found.entry.kind == FlowKind::REPLY => {
             flow::account_reply::<F>(skb, packet, &found, clock.now(), key, other);
+            if found.entry.is_restored() {
+                return Step::BACK;
+            }
             translate::from_frontend::<F>(skb, packet, found.entry).into()
-        }
-        Some(found) if found.entry.kind == FlowKind::CARRIED => {
-            carried::account_reply(skb, packet, &found, clock.now());
-            Step::CARRY
         }
         // The kernel forwards no IPv4 packet that came in with an address of the node as its
         // source. So a forwarded packet with such a source got it from the node's rules, which
@@ -167,7 +166,7 @@ fn is_by_rules<F: Family>(packet: &Packet<F::Addr>, shared: bool) -> bool {
 
 by_family! {
     /// Masquerades the packet in the workspace, which ingress has marked: it leaves with the node's
-    /// address, or carried.
+    /// address, or behind an outer header.
     marked portolan_marked_v4 portolan_marked_v6 = masquerade -> Step
 }
 
@@ -183,16 +182,14 @@ fn masquerade<F: Family>(skb: Skb) -> Step {
     }
     scratch.key.assign_reversed(&packet.key);
     let reply = match flow::find::<F>(&scratch.key, &mut scratch.found) {
-        Some(found) if found.entry.kind == FlowKind::REPLY && found.entry.is_marked() => {
+        Some(found) if found.entry.kind == FlowKind::REPLY && found.entry.is_masqueraded() => {
             found.entry
         }
         // The mark is another program's.
         _ => return Step::untouched(),
     };
     scratch.service = reply.service;
-    if reply.is_carried() {
-        return Step::CARRY;
-    }
+    let is_carried = reply.is_carried() && !reply.state.has(FlowState::ANSWERED);
     let mut target = NatTarget {
         address: reply.masquerade,
         port: reply.masquerade_port,
@@ -220,6 +217,12 @@ fn masquerade<F: Family>(skb: Skb) -> Step {
     }
     // The mark is cleared, so that no tunnel's outer packet inherits it.
     skb.set_mark(skb.mark() & !globals::masquerade_marks());
+    if is_carried {
+        let (from, to) = (&target.address, &packet.key.dst);
+        let holder = &mut scratch.holder;
+        holder.assign(from, target.port, to, target.port, Protocol::UDP);
+        return Step::CARRY;
+    }
     translate::source::<F>(skb, packet, &target, Counter::Masqueraded).into()
 }
 

@@ -7,7 +7,7 @@
 //! whose tuple is the quoted tuple reversed: a new source of that packet becomes the new
 //! destination of the quoted packet.
 
-use proxy_common::{Counter, FlowKind, Protocol, flow::ClientInterface};
+use proxy_common::{Counter, FlowKind, flow::ClientInterface};
 
 use super::step::Step;
 use crate::{
@@ -38,10 +38,6 @@ pub fn ingress<F: Family>(
     let Some(quote) = quote::read::<F>(skb, packet, quoted) else {
         return Step::untouched();
     };
-    let port = globals::header_port();
-    if !port.is_any() && quoted.dst_port == port && quoted.protocol == Protocol::UDP {
-        return Step::OUTER_ERROR;
-    }
     tuple.assign_reversed(quoted);
     // The first look-up is for an error from the client's side, about a reply; the second for one
     // from the backend's side.
@@ -56,6 +52,9 @@ pub fn ingress<F: Family>(
     // SAFETY: one of the two look-ups has found an entry there.
     let entry = unsafe { found.assume_init_ref() };
     match entry.kind {
+        FlowKind::ORIGINAL if is_original && entry.is_restored() => {
+            (tuple.src, tuple.src_port) = (entry.masquerade, entry.masquerade_port);
+        }
         FlowKind::ORIGINAL if is_original => {
             (tuple.src_port, tuple.dst) = (entry.client_port, entry.address);
             tuple.dst_port = entry.port;
@@ -70,7 +69,7 @@ pub fn ingress<F: Family>(
     if quote::is_redirect::<F>(packet) {
         return Outcome::drop(Counter::IcmpRedirectDropped).into();
     }
-    if entry.is_marked() && entry.kind == FlowKind::ORIGINAL {
+    if entry.is_masqueraded() && entry.kind == FlowKind::ORIGINAL {
         skb.set_mark(skb.mark() | node::masquerade_mark());
     }
     let ends = (&packet.key.src, &tuple.dst);
@@ -97,6 +96,7 @@ pub fn egress<F: Family>(
         return Step::untouched();
     };
     tuple.assign_reversed(quoted);
+    let mut goes_back = false;
     match flow::find::<F>(tuple, found) {
         Some(Found { entry, .. })
             if entry.kind == FlowKind::REPLY
@@ -104,21 +104,17 @@ pub fn egress<F: Family>(
         {
             (tuple.src, tuple.src_port) = (entry.address, entry.port);
             tuple.dst_port = entry.client_port;
-        }
-        // The error is from this node, or from the endpoint here, about a packet that another node
-        // has carried.
-        Some(Found { entry, .. }) if entry.kind == FlowKind::CARRIED => {
-            return carried::<F>(packet);
+            if entry.is_restored() {
+                (tuple.dst, tuple.dst_port) = (entry.masquerade, entry.masquerade_port);
+                goes_back = true;
+            }
         }
         // The error goes to the backend: it is from the client's side, or from this node about a
         // reply that it could not forward. A masqueraded flow's backend knows the client by the
         // node's address.
         _ => match flow::find::<F>(quoted, found) {
-            Some(Found { entry, .. }) if entry.kind == FlowKind::REPLY && entry.is_carried() => {
-                return carried::<F>(packet);
-            }
             Some(Found { entry, .. })
-                if entry.kind == FlowKind::REPLY && !entry.masquerade_port.is_any() =>
+                if entry.kind == FlowKind::REPLY && entry.knows_masquerade() =>
             {
                 (tuple.src, tuple.src_port) = (entry.masquerade, entry.masquerade_port);
             }
@@ -129,18 +125,15 @@ pub fn egress<F: Family>(
         return Outcome::drop(Counter::IcmpRedirectDropped).into();
     }
     skb.set_mark(skb.mark() & !globals::masquerade_marks());
-    let ends = (&tuple.src, &packet.key.dst);
+    let to = if goes_back {
+        &tuple.dst
+    } else {
+        &packet.key.dst
+    };
+    let ends = (&tuple.src, to);
     match quote::rewrite::<F>(skb, packet, &quote, quoted, tuple, ends) {
+        Ok(()) if goes_back => Step::BACK,
         Ok(()) => Outcome::pass(Counter::IcmpTranslated).into(),
         Err(_) => Outcome::drop(Counter::DroppedRewrite).into(),
     }
-}
-
-/// The step of an error about a carried flow, which is carried as the flow's packets are.
-#[inline(always)]
-fn carried<F: Family>(packet: &Packet<F::Addr>) -> Step {
-    if quote::is_redirect::<F>(packet) {
-        return Outcome::drop(Counter::IcmpRedirectDropped).into();
-    }
-    Step::CARRY
 }

@@ -3,7 +3,7 @@
 //! address. Called by `egress`.
 
 mod local;
-pub mod source;
+mod source;
 
 pub use local::has_socket;
 

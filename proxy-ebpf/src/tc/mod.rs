@@ -23,8 +23,8 @@ mod offload;
 mod rank;
 mod redirect;
 mod reject;
+mod restore;
 mod step;
-mod take_off;
 mod trace;
 mod translate;
 
@@ -82,8 +82,8 @@ fn is_of_vlan(skb: Skb) -> bool {
 #[inline(always)]
 fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
     let place = trace::Location::new(Hook::Ingress, link_layer);
-    if take_off::has_header::<F>(skb, l3) {
-        let outcome = Outcome::from_word(take_off::take_off::<F>(skb, l3));
+    if restore::has_header::<F>(skb, l3) {
+        let outcome = restore::ingress::<F>(skb, l3);
         if !outcome.is_untouched() {
             trace::packet::<F>(skb, outcome, place.unknown());
             return outcome;
@@ -120,12 +120,13 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
                 Next::Done(outcome) => outcome,
                 Next::Send { first, counter } => redirect::send::<F>(skb, first, counter),
                 Next::Reject { reset, counter } => reject::reject::<F>(skb, reset, counter),
-                Next::OuterError => Outcome::from_word(take_off::of_error::<F>(skb)),
                 Next::Begin
                 | Next::Direct
                 | Next::Marked
                 | Next::Own
                 | Next::Carry
+                | Next::Back
+                | Next::Restore
                 | Next::TooLarge { .. } => UNTOUCHED,
             };
             note_refusal::<F>(outcome);
@@ -185,7 +186,8 @@ fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool, tag: Tag) -> Outcom
             let outcome = match step.next() {
                 Next::Done(outcome) => outcome,
                 Next::Own => egress::own::<F>(skb),
-                Next::Carry => match carry::carry::<F>(skb).next() {
+                Next::Carry => carry::carry::<F>(skb),
+                Next::Back => match restore::back::<F>(skb).next() {
                     Next::TooLarge { mtu } => reject::too_large::<F>(skb, mtu),
                     Next::Done(outcome) => outcome,
                     _ => UNTOUCHED,
@@ -193,7 +195,7 @@ fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool, tag: Tag) -> Outcom
                 Next::Begin
                 | Next::Direct
                 | Next::Marked
-                | Next::OuterError
+                | Next::Restore
                 | Next::TooLarge { .. }
                 | Next::Send { .. }
                 | Next::Reject { .. } => UNTOUCHED,

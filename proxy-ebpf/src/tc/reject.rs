@@ -93,7 +93,7 @@ pub fn reject<F: Family>(skb: Skb, reset: bool, counter: u32) -> Outcome {
 /// egress treat it like any error about the packet's flow.
 #[inline(never)]
 pub fn too_large<F: Family>(skb: Skb, mtu: u32) -> Outcome {
-    let outcome = Outcome::drop(Counter::TooLargeToCarry);
+    let outcome = Outcome::drop(Counter::TooLarge);
     let Some((packet, ..)) = flow::filled_workspace::<F>() else {
         return outcome;
     };
@@ -105,7 +105,7 @@ pub fn too_large<F: Family>(skb: Skb, mtu: u32) -> Outcome {
     {
         return outcome;
     }
-    Outcome::sent(skb.receive(), Counter::TooLargeToCarry)
+    Outcome::sent(skb.receive(), Counter::TooLarge)
 }
 
 /// Takes one of this CPU's tokens, for one answer; `false` if no token is left. Tokens are refilled

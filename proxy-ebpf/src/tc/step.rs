@@ -21,9 +21,10 @@ pub enum Next {
     Own,
     /// The packet gets an outer header: `carry` puts it on.
     Carry,
-    /// The packet is an ICMP error about an outer header: `take_off` makes it one about the packet
-    /// in it.
-    OuterError,
+    /// The packet goes to the node that the client met: `restore` sends it there.
+    Back,
+    /// The outer header is off: `restore` notes the packet's flow.
+    Restore,
     /// `reject` tells the sender that the packet is too large; with `mtu` bytes it would not be.
     TooLarge { mtu: u32 },
     /// `redirect` sends the packet on. If `first`, by the entry of the flow that begins with the
@@ -51,14 +52,16 @@ const RESET: u32 = 0x206;
 const UNREACHABLE: u32 = 0x207;
 const CARRY: u32 = 0x208;
 const TOO_LARGE: u32 = 0x209;
-const OUTER_ERROR: u32 = 0x20a;
+const BACK: u32 = 0x20a;
+const RESTORE: u32 = 0x20b;
 
 impl Step {
     pub const BEGIN: Self = Self::new(BEGIN, Counter::Untouched);
     pub const DIRECT: Self = Self::new(DIRECT, Counter::Untouched);
     pub const MARKED: Self = Self::new(MARKED, Counter::Untouched);
     pub const OWN: Self = Self::new(OWN, Counter::Untouched);
-    pub const OUTER_ERROR: Self = Self::new(OUTER_ERROR, Counter::Untouched);
+    pub const BACK: Self = Self::new(BACK, Counter::Untouched);
+    pub const RESTORE: Self = Self::new(RESTORE, Counter::Untouched);
     pub const CARRY: Self = Self::new(CARRY, Counter::Untouched);
 
     #[inline(always)]
@@ -103,7 +106,8 @@ impl Step {
             MARKED => Next::Marked,
             OWN => Next::Own,
             CARRY => Next::Carry,
-            OUTER_ERROR => Next::OuterError,
+            BACK => Next::Back,
+            RESTORE => Next::Restore,
             TOO_LARGE => Next::TooLarge { mtu: counter },
             number @ (SEND | SEND_FIRST) => Next::Send {
                 first: number == SEND_FIRST,
