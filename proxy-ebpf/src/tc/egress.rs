@@ -113,6 +113,10 @@ fn leaving<F: Family>(
         found, other, key, ..
     } = &mut *scratch;
     match flow::find::<F>(&packet.key, found) {
+        Some(found) if found.entry.kind == FlowKind::REPLY && found.entry.is_restored() => {
+            flow::account_reply::<F>(skb, packet, &found, clock.now(), key, other);
+            Step::BACK
+        }
         // The flow's client is behind another interface: a pod has sent with the address of the pod
         // behind this interface.
         Some(found)
@@ -123,9 +127,6 @@ fn leaving<F: Family>(
         }
         Some(found) if found.entry.kind == FlowKind::REPLY => {
             flow::account_reply::<F>(skb, packet, &found, clock.now(), key, other);
-            if found.entry.is_restored() {
-                return Step::BACK;
-            }
             translate::from_frontend::<F>(skb, packet, found.entry).into()
         }
         // The kernel forwards no IPv4 packet that came in with an address of the node as its

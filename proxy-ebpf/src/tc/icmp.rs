@@ -98,16 +98,16 @@ pub fn egress<F: Family>(
     tuple.assign_reversed(quoted);
     let mut goes_back = false;
     match flow::find::<F>(tuple, found) {
+        Some(Found { entry, .. }) if entry.kind == FlowKind::REPLY && entry.is_restored() => {
+            (tuple.dst, tuple.dst_port) = (entry.masquerade, entry.masquerade_port);
+            goes_back = true;
+        }
         Some(Found { entry, .. })
             if entry.kind == FlowKind::REPLY
                 && entry.interface == node::client_interface(skb.interface()) =>
         {
             (tuple.src, tuple.src_port) = (entry.address, entry.port);
             tuple.dst_port = entry.client_port;
-            if entry.is_restored() {
-                (tuple.dst, tuple.dst_port) = (entry.masquerade, entry.masquerade_port);
-                goes_back = true;
-            }
         }
         // The error goes to the backend: it is from the client's side, or from this node about a
         // reply that it could not forward. A masqueraded flow's backend knows the client by the

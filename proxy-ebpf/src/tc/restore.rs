@@ -8,6 +8,7 @@
 use proxy_common::{
     Addr, Counter, FlowEntry, FlowKind, Protocol, ServiceId,
     flow::{Anew, ClientInterface, begins_anew, coarse},
+    maps::generation,
     ports as port_bits,
 };
 
@@ -65,7 +66,8 @@ fn take<F: Family>(skb: Skb, l3: u32) -> u32 {
     if !node::client_interface(skb.interface()).is_shared() {
         return untouched;
     }
-    let Some((packet, _, scratch)) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
+    let inner = l3 + outer::overhead::<F>();
+    let Some((packet, _, scratch)) = flow::workspace::<F>(workspace::ATTACHED, inner) else {
         return untouched;
     };
     scratch.service = ServiceId::NONE;
@@ -80,10 +82,7 @@ fn take<F: Family>(skb: Skb, l3: u32) -> u32 {
     if !is_here::<F>(skb, scratch) {
         return untouched;
     }
-    if skb.remove_before_ip(outer::overhead::<F>()).is_err() {
-        return refused;
-    }
-    if F::plain(skb, l3).is_none() || parse_plain::<F>(skb, packet).is_none() {
+    if F::plain(skb, inner).is_none() || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
         if !F::parse(skb, packet) || packet.shape != Shape::Whole {
             return refused;
@@ -133,8 +132,17 @@ fn note_flow<F: Family>(skb: Skb) -> Outcome {
     };
     let is_noted = match is_known::<F>(skb, packet, clock, scratch) {
         Some(known) => known,
+        // The programs that have taken over decide.
+        None if node::is_in_succession(generation::DRAINED) => {
+            return Outcome::pass(Counter::Untouched);
+        }
         None => begin::<F>(skb, packet, clock, scratch),
     };
+    let overhead = outer::overhead::<F>();
+    if skb.remove_before_ip(overhead).is_err() {
+        return Outcome::drop(Counter::DroppedRewrite);
+    }
+    (packet.l3, packet.l4) = (packet.l3 - overhead, packet.l4 - overhead);
     let (key, reply) = (&mut packet.key, &scratch.key);
     let target = NatTarget {
         address: key.src,

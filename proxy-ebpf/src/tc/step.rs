@@ -23,7 +23,7 @@ pub enum Next {
     Carry,
     /// The packet goes to the node that the client met: `restore` sends it there.
     Back,
-    /// The outer header is off: `restore` notes the packet's flow.
+    /// The packet has a genuine outer header: `restore` takes it off.
     Restore,
     /// `reject` tells the sender that the packet is too large; with `mtu` bytes it would not be.
     TooLarge { mtu: u32 },

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `clientAddress: keep`: packets that keep their client's address, on the node that the client
-//! meets and on the endpoint's. The fuzz's node has no other node that could take headers off.
+//! `clientAddress: keep`: on the node that the client meets, first packets with an outer header; on
+//! the endpoint's node, the client's address put back. The fuzz's node has no other node that could
+//! take headers off.
 
 use std::{
     array,
     net::{IpAddr, SocketAddr},
 };
 
-use proxy_common::{
-    Counter, EndpointSet, Protocol, ServiceFlags,
-    carried::{self, Direction},
-    maps,
-};
+use proxy_common::{Counter, EndpointSet, Protocol, ServiceFlags, carried, maps};
 use rstest::rstest;
 
 use crate::{
@@ -25,10 +22,8 @@ use crate::{
 const PORT: u16 = 6099;
 const KEY: carried::Key = [0x1122_3344_5566_7788, 0x99aa_bbcc_ddee_ff00];
 const OLD_KEY: carried::Key = [7, 8];
-/// How much longer an outer header makes a packet.
-const fn overhead(a: &Addresses) -> usize {
-    16 + if a.node.is_ipv6() { 40 } else { 20 }
-}
+/// The masquerade port in headers that tests make.
+const MASQUERADE: u16 = 33_000;
 
 /// A node with the keys, both of whose interfaces many clients share.
 fn node(a: Addresses) -> Node {
@@ -48,8 +43,8 @@ fn ingress_node(a: Addresses, protocol: Protocol, sets: EndpointSet) -> Node {
     let mut service = Service::over(protocol, a);
     service.backends[0].sets = EndpointSet::CLUSTER.union(sets);
     let mut plan = service.plan();
+    let keep = |flags: &mut ServiceFlags| *flags = flags.with(ServiceFlags::KEEP_CLIENT, true);
     for port in &mut plan.ports {
-        let keep = |flags: &mut ServiceFlags| *flags = flags.with(ServiceFlags::KEEP_CLIENT, true);
         port.v4
             .frontends
             .iter_mut()
@@ -83,28 +78,25 @@ fn words(address: IpAddr) -> [u32; 4] {
 /// A packet with an outer header, and the token in it.
 fn carried_with(token: [u8; 8], (src, dst): (IpAddr, IpAddr), inner: &[u8]) -> Vec<u8> {
     let length = u16::try_from(16 + inner.len() - 14).expect("short");
-    let ports = [0xc123, PORT, length, 0].map(u16::to_be_bytes);
+    let ports = [MASQUERADE, PORT, length, 0].map(u16::to_be_bytes);
     let body = [&ports.concat(), &token[..], &inner[14..]].concat();
     raw(src, dst, UDP, &body)
 }
 
-fn token(key: carried::Key, direction: Direction, (src, dst): (IpAddr, IpAddr)) -> [u8; 8] {
-    carried::token(key, direction, words(src), words(dst)).to_le_bytes()
-}
-
-fn carried(direction: Direction, ends: (IpAddr, IpAddr), inner: &[u8]) -> Vec<u8> {
-    carried_with(token(KEY, direction, ends), ends, inner)
+fn token(key: carried::Key, (src, dst): (IpAddr, IpAddr)) -> [u8; 8] {
+    carried::token(key, words(src), words(dst)).to_le_bytes()
 }
 
 /// The packet in an outer header between these ends; checks the header.
 #[track_caller]
-fn inside(outer: &[u8], direction: Direction, ends: (IpAddr, IpAddr)) -> Vec<u8> {
-    assert_eq!(addresses(outer), ends);
+fn inside(outer: &[u8], (from, to): (SocketAddr, IpAddr)) -> Vec<u8> {
     let udp = transport(outer);
     let length = u16::try_from(outer.len() - udp).expect("short");
+    assert_eq!(addresses(outer), (from.ip(), to));
+    assert_eq!(outer[udp..udp + 2], from.port().to_be_bytes());
     assert_eq!(outer[udp + 2..udp + 4], PORT.to_be_bytes());
     assert_eq!(outer[udp + 4..udp + 6], length.to_be_bytes());
-    assert_eq!(outer[udp + 8..udp + 16], token(KEY, direction, ends));
+    assert_eq!(outer[udp + 8..udp + 16], token(KEY, (from.ip(), to)));
     [&outer[..14], &outer[udp + 16..]].concat()
 }
 
@@ -116,7 +108,7 @@ fn there(node: &Node, packet: &[u8]) -> Outcome {
 }
 
 #[rstest]
-fn a_client_keeps_its_address_towards_another_node(
+fn packets_have_a_header_until_the_endpoint_answers(
     #[values(*IPV4, *IPV6)] a: Addresses,
     #[values(TCP, UDP)] protocol: u8,
 ) {
@@ -126,57 +118,45 @@ fn a_client_keeps_its_address_towards_another_node(
         TCP => tcp(from, to, flags, b""),
         _ => udp(from, to, b"?"),
     };
-    for (is_there, flags) in [
-        (true, Tcp::Syn),
-        (false, Tcp::SynAck),
-        (true, Tcp::Ack),
-        (false, Tcp::Fin),
-    ] {
-        if is_there {
-            let sent = there(&node, &packet(client, service, flags));
-            assert_eq!((sent.fate(), sent.mark), ((NEXT, Counter::Carried), 0));
-            let inner = inside(&sent.packet, Direction::There, (a.node, backend.ip()));
-            assert_eq!(ends(&inner), (client, backend));
-            continue;
-        }
-        let answer = packet(backend, client, flags);
-        let outer = carried(Direction::Back, (backend.ip(), a.node), &answer);
-        let taken = node.ingress(&outer, INSIDE);
-        assert_eq!(taken.fate(), (NEXT, Counter::HeaderTakenOff));
-        assert_eq!(taken.ends(), (backend, client));
-        let answered = node.egress(&taken.packet, 0, OUTSIDE);
-        assert_eq!(answered.counter, Counter::ReplyTranslated);
-        assert_eq!(answered.ends(), (service, client));
+    let mut ports = [0; 2];
+    for port in &mut ports {
+        let sent = there(&node, &packet(client, service, Tcp::Syn));
+        assert_eq!((sent.fate(), sent.mark), ((NEXT, Counter::Carried), 0));
+        let udp = transport(&sent.packet);
+        *port = u16::from_be_bytes([sent.packet[udp], sent.packet[udp + 1]]);
+        let inner = inside(&sent.packet, (at(a.node, *port), backend.ip()));
+        assert_eq!(ends(&inner), (client, backend));
     }
-    // The way back without a header works as well: this node may be the endpoint's gateway.
-    let plain = node.ingress(&packet(backend, client, Tcp::Ack), INSIDE);
-    assert_eq!(plain.verdict, NEXT);
-    assert_eq!(node.egress(&plain.packet, 0, OUTSIDE).src(), service);
-    // Of a flow that this node does not know.
-    let other = packet(backend, at(client.ip(), 1), Tcp::Ack);
-    let outer = carried(Direction::Back, (backend.ip(), a.node), &other);
-    let fate = (SHOT, Counter::DroppedHeader);
-    assert_eq!(node.ingress(&outer, INSIDE).fate(), fate);
+    assert_eq!(ports[0], ports[1]);
+    let masqueraded = at(a.node, ports[0]);
+    let answer = node.ingress(&packet(backend, masqueraded, Tcp::SynAck), INSIDE);
+    assert_eq!(answer.fate(), (NEXT, Counter::ReplyUnmasqueraded));
+    let answered = node.egress(&answer.packet, 0, OUTSIDE);
+    assert_eq!(answered.counter, Counter::ReplyTranslated);
+    assert_eq!(answered.ends(), (service, client));
+    let sent = there(&node, &packet(client, service, Tcp::Ack));
+    assert_eq!(sent.fate(), (NEXT, Counter::Masqueraded));
+    assert_eq!(sent.ends(), (masqueraded, backend));
 }
 
 #[rstest]
 fn where_the_endpoint_is_decides_what_it_sees(#[values(*IPV4, *IPV6)] a: Addresses) {
     let (client, backend) = (a.outside_client(), a.endpoint());
-    for (sets, counter, is_own) in [
-        (EndpointSet::NONE, Counter::Masqueraded, false),
-        (EndpointSet::HERE, Counter::Untouched, true),
-        (EndpointSet::TAKES_HEADERS, Counter::Carried, true),
+    for (sets, counter) in [
+        (EndpointSet::NONE, Counter::Masqueraded),
+        (EndpointSet::HERE, Counter::Untouched),
+        (EndpointSet::TAKES_HEADERS, Counter::Carried),
     ] {
         let node = ingress_node(a, Protocol::TCP, sets);
         let sent = there(&node, &tcp(client, a.service(), Tcp::Syn, b""));
         assert_eq!(sent.counter, counter, "{sets:?}");
-        let inner = match counter {
-            Counter::Carried => inside(&sent.packet, Direction::There, (a.node, backend.ip())),
-            _ => sent.packet,
-        };
-        assert_eq!(ends(&inner).0 == client, is_own, "{sets:?}");
-        let flow = &node.world.flows()[0];
         let is_carried = counter == Counter::Carried;
+        let is_own = sets.intersects(EndpointSet::HERE);
+        if !is_carried {
+            let from = if is_own { client.ip() } else { a.node };
+            assert_eq!(addresses(&sent.packet), (from, backend.ip()));
+        }
+        let flow = &node.world.flows()[0];
         assert_eq!((flow.carried, flow.masqueraded), (is_carried, !is_own));
     }
 }
@@ -192,28 +172,38 @@ fn a_flow_that_begins_anew_without_an_answer_is_masqueraded(#[values(*IPV4, *IPV
 }
 
 #[rstest]
+fn what_does_not_fit_with_a_header_is_masqueraded(#[values(*IPV4, *IPV6)] a: Addresses) {
+    /// That of both interfaces.
+    const MTU: usize = 1400;
+    let node = ingress_node(a, Protocol::UDP, EndpointSet::TAKES_HEADERS);
+    let (client, service) = (a.outside_client(), a.service());
+    let (ip, overhead) = if a.is_v6() { (40, 56) } else { (20, 36) };
+    let fits = MTU - overhead - ip - 8;
+    for (length, counter) in [(fits + 1, Counter::Masqueraded), (fits, Counter::Carried)] {
+        let sent = there(&node, &udp(client, service, &vec![7; length]));
+        assert_eq!(sent.counter, counter, "{length}");
+    }
+}
+
+#[rstest]
 fn only_a_nodes_token_opens_the_door(#[values(*IPV4, *IPV6)] a: Addresses) {
     let node = endpoints_node(a);
     let (client, backend, via) = (a.client(), a.endpoint(), a.outsider);
     let packet = tcp(client, backend, Tcp::Syn, b"");
     let way = (via, backend.ip());
-    let there = Direction::There;
     let taken = (NEXT, Counter::HeaderTakenOff);
     let refused = (SHOT, Counter::DroppedHeader);
     let untouched = (NEXT, Counter::Untouched);
     for (token, interface, fate) in [
-        (token(KEY, there, way), OUTSIDE, taken),
-        (token(OLD_KEY, there, way), OUTSIDE, taken),
-        (token([1, 2], there, way), OUTSIDE, refused),
-        (token([0, 0], there, way), OUTSIDE, refused),
-        (token(KEY, there, (a.node, backend.ip())), OUTSIDE, refused),
-        (token(KEY, there, (via, a.pod)), OUTSIDE, refused),
-        // A datagram of somebody else's to that port.
-        (*b"a query.", OUTSIDE, untouched),
-        // The back door: this node has no such flow, and the endpoint is no node.
-        (token(KEY, Direction::Back, way), OUTSIDE, untouched),
+        (token(KEY, way), OUTSIDE, taken),
+        (token(OLD_KEY, way), OUTSIDE, taken),
+        (token([1, 2], way), OUTSIDE, refused),
+        (token([0, 0], way), OUTSIDE, refused),
+        (token(KEY, (a.node, backend.ip())), OUTSIDE, refused),
+        (token(KEY, (via, a.pod)), OUTSIDE, refused),
+        (*b"a query.", OUTSIDE, refused),
         // A pod of this node knows the token.
-        (token(KEY, there, way), INSIDE, untouched),
+        (token(KEY, way), INSIDE, untouched),
     ] {
         let outer = carried_with(token, way, &packet);
         let outcome = node.ingress(&outer, interface);
@@ -224,197 +214,130 @@ fn only_a_nodes_token_opens_the_door(#[values(*IPV4, *IPV6)] a: Addresses) {
     }
     // The endpoint is behind another node: this one is on the way.
     let on_the_way = (via, a.outsider);
-    let outer = carried(
-        there,
-        on_the_way,
-        &tcp(client, a.outside_client(), Tcp::Syn, b""),
-    );
+    let packet = tcp(client, a.outside_client(), Tcp::Syn, b"");
+    let outer = carried_with(token(KEY, on_the_way), on_the_way, &packet);
     assert_eq!(node.ingress(&outer, OUTSIDE).fate(), untouched);
-    // Its port may not lie about where the packet goes.
-    let outer = carried(there, way, &tcp(client, at(a.pod, 8080), Tcp::Syn, b""));
+    // The packet may not go elsewhere than its header.
+    let outer = carried_with(
+        token(KEY, way),
+        way,
+        &tcp(client, at(a.pod, 8080), Tcp::Syn, b""),
+    );
     assert_eq!(node.ingress(&outer, OUTSIDE).fate(), refused);
 }
 
-/// A client's packet arrives at the endpoint's node.
-fn arrives(node: &Node, via: IpAddr, packet: &[u8]) -> (u32, Counter) {
+/// A client's packet arrives at the endpoint's node with a header; returns its ends inside.
+#[track_caller]
+fn arrives(node: &Node, via: IpAddr, packet: &[u8]) -> (SocketAddr, SocketAddr) {
     let way = (via, node.backend().ip());
-    node.ingress(&carried(Direction::There, way, packet), OUTSIDE)
-        .fate()
+    let taken = node.ingress(&carried_with(token(KEY, way), way, packet), OUTSIDE);
+    assert_eq!(taken.fate(), (NEXT, Counter::HeaderTakenOff));
+    taken.ends()
 }
 
-const TAKEN: (u32, Counter) = (NEXT, Counter::HeaderTakenOff);
-
 #[rstest]
-fn answers_go_back_by_the_node_that_the_client_met(#[values(*IPV4, *IPV6)] a: Addresses) {
+fn the_endpoints_node_puts_the_client_back(
+    #[values(*IPV4, *IPV6)] a: Addresses,
+    #[values(TCP, UDP)] protocol: u8,
+) {
     let node = endpoints_node(a);
-    let (client, backend, via) = (a.client(), a.endpoint(), a.outsider);
-    assert_eq!(
-        arrives(&node, via, &tcp(client, backend, Tcp::Syn, b"")),
-        TAKEN
-    );
+    let (client, backend, via) = (a.client(), a.endpoint(), at(a.outsider, MASQUERADE));
+    let packet = |from, to, flags| match protocol {
+        TCP => tcp(from, to, flags, b""),
+        _ => udp(from, to, b"?"),
+    };
+    // Before the header, and of another port of that node: nothing is known of it.
+    let unknown = packet(via, backend, Tcp::Ack);
+    node.ingress(&unknown, OUTSIDE).expect_untouched(&unknown);
+    for _ in 0..2 {
+        let inner = packet(client, backend, Tcp::Syn);
+        assert_eq!(arrives(&node, via.ip(), &inner), (client, backend));
+    }
     // The route to the client leads to another interface than that to the node.
-    let answer = node.egress(&tcp(backend, client, Tcp::SynAck, b""), 0, INSIDE);
-    assert_eq!(answer.fate(), (REDIRECT, Counter::Carried));
-    let inner = inside(&answer.packet, Direction::Back, (backend.ip(), via));
-    assert_eq!(ends(&inner), (backend, client));
+    let answer = node.egress(&packet(backend, client, Tcp::SynAck), 0, INSIDE);
+    assert_eq!(answer.fate(), (REDIRECT, Counter::ReplyTranslated));
+    assert_eq!(answer.ends(), (backend, via));
+    let plain = node.ingress(&packet(via, backend, Tcp::Ack), OUTSIDE);
+    assert_eq!(plain.fate(), (NEXT, Counter::ForwardedHit));
+    assert_eq!(plain.ends(), (client, backend));
     // Of another connection.
-    let other = tcp(backend, at(client.ip(), 1), Tcp::SynAck, b"");
+    let other = packet(backend, at(client.ip(), 1), Tcp::SynAck);
     assert_eq!(node.egress(&other, 0, INSIDE).counter, Counter::Untouched);
-
-    // The endpoint's error about a datagram.
-    let query = udp(client, backend, b"?");
-    assert_eq!(arrives(&node, via, &query), TAKEN);
-    let kind: [u8; 2] = if a.is_v6() { [1, 4] } else { [3, 3] };
-    let message = [&kind[..], &[0; 6], &query[14..]].concat();
-    let error = icmp(backend.ip(), client.ip(), &message);
-    let sent = node.egress(&error, 0, INSIDE);
-    assert_eq!(sent.fate(), (REDIRECT, Counter::Carried));
-    let inner = inside(&sent.packet, Direction::Back, (backend.ip(), via));
-    assert_eq!(inner[14..], error[14..]);
+    let other = packet(at(via.ip(), 1), backend, Tcp::Ack);
+    node.ingress(&other, OUTSIDE).expect_untouched(&other);
+    // The other node gives the port to another client.
+    let next = at(client.ip(), 1);
+    if protocol == TCP {
+        node.ingress(&tcp(via, backend, Tcp::Rst, b""), OUTSIDE);
+    }
+    let inner = packet(next, backend, Tcp::Syn);
+    assert_eq!(arrives(&node, via.ip(), &inner), (next, backend));
+    let answer = node.egress(&packet(backend, next, Tcp::SynAck), 0, INSIDE);
+    assert_eq!(answer.ends(), (backend, via));
 }
 
 #[rstest]
-fn one_node_at_a_time_has_a_tuple(#[values(*IPV4, *IPV6)] a: Addresses) {
+fn errors_find_both_ends(#[values(*IPV4, *IPV6)] a: Addresses) {
+    let node = endpoints_node(a);
+    let (client, backend, via) = (a.client(), a.endpoint(), at(a.outsider, MASQUERADE));
+    let query = udp(client, backend, b"?");
+    arrives(&node, via.ip(), &query);
+    let kind: [u8; 2] = if a.is_v6() { [1, 4] } else { [3, 3] };
+    let error =
+        |from, to, quoted: &[u8]| icmp(from, to, &[&kind[..], &[0; 6], &quoted[14..]].concat());
+    // The endpoint's, about a datagram.
+    let sent = node.egress(&error(backend.ip(), client.ip(), &query), 0, INSIDE);
+    assert_eq!(sent.fate(), (REDIRECT, Counter::ReplyTranslated));
+    let expected = error(backend.ip(), via.ip(), &udp(via, backend, b"?"));
+    assert_eq!(sent.packet[14..], expected[14..]);
+    // A router's, about an answer.
+    let about = error(a.outsider, backend.ip(), &udp(backend, via, b"!"));
+    let came = node.ingress(&about, OUTSIDE);
+    assert_eq!(came.fate(), (NEXT, Counter::IcmpTranslated));
+    let expected = error(a.outsider, backend.ip(), &udp(backend, client, b"!"));
+    assert_eq!(came.packet[14..], expected[14..]);
+}
+
+/// Two nodes send the same client's port to one endpoint: the second's packets keep the address
+/// that the node has put in.
+#[rstest]
+fn a_tuple_that_another_node_has_is_masqueraded(
+    #[values(*IPV4, *IPV6)] a: Addresses,
+    #[values(TCP, UDP)] protocol: u8,
+) {
     let node = endpoints_node(a);
     let (client, backend) = (a.client(), a.endpoint());
     let (first, second) = (a.outsider, a.balancer);
-    let segment = |flags| tcp(client, backend, flags, b"");
-    let same_ends = (SHOT, Counter::DroppedSameEnds);
-    assert_eq!(arrives(&node, first, &segment(Tcp::Syn)), TAKEN);
-    assert_eq!(arrives(&node, second, &segment(Tcp::Syn)), same_ends);
-    assert_eq!(arrives(&node, second, &segment(Tcp::Ack)), same_ends);
-    assert_eq!(arrives(&node, first, &segment(Tcp::Rst)), TAKEN);
-    assert_eq!(arrives(&node, second, &segment(Tcp::Ack)), same_ends);
-    assert_eq!(arrives(&node, second, &segment(Tcp::Syn)), TAKEN);
-    assert_eq!(arrives(&node, first, &segment(Tcp::Syn)), same_ends);
-
-    // A resolver may ask two nodes from one port, one after the other.
-    for via in [first, a.pod, first] {
-        let client = at(a.balancer, 40_000);
-        assert_eq!(arrives(&node, via, &udp(client, backend, b"?")), TAKEN);
-        let answer = node.egress(&udp(backend, client, b"!"), 0, OUTSIDE);
-        assert_eq!(addresses(&answer.packet), (backend.ip(), via));
+    let packet = match protocol {
+        TCP => tcp(client, backend, Tcp::Syn, b""),
+        _ => udp(client, backend, b"?"),
+    };
+    let masqueraded = (at(second, MASQUERADE), backend);
+    for _ in 0..2 {
+        assert_eq!(arrives(&node, first, &packet), (client, backend));
+        assert_eq!(arrives(&node, second, &packet), masqueraded);
     }
-}
-
-/// A segment's option of the maximum segment size; the segment has another one before it.
-fn asked(packet: &[u8]) -> u16 {
-    let option = transport(packet) + 20 + 4;
-    u16::from_be_bytes([packet[option + 2], packet[option + 3]])
-}
-
-fn asking(src: SocketAddr, dst: SocketAddr, flags: Tcp, size: u16) -> Vec<u8> {
-    let plain = tcp(src, dst, flags, b"");
-    let mut segment = plain[transport(&plain)..].to_vec();
-    segment[12] = 0x70;
-    segment[16..18].fill(0);
-    segment.extend([1, 3, 3, 7, 2, 4]);
-    segment.extend(size.to_be_bytes());
-    raw(src.ip(), dst.ip(), TCP, &segment)
 }
 
 #[rstest]
-fn segments_and_packets_leave_space_for_the_header(#[values(*IPV4, *IPV6)] a: Addresses) {
-    /// That of both interfaces.
+fn an_answer_that_does_not_fit_on_the_way_back_is_refused(#[values(*IPV4, *IPV6)] a: Addresses) {
     const MTU: usize = 1400;
-    let node = ingress_node(a, Protocol::TCP, EndpointSet::TAKES_HEADERS);
-    let (client, service, backend) = (a.outside_client(), a.service(), a.endpoint());
-    let way = (a.node, backend.ip());
+    let node = endpoints_node(a);
+    let (client, backend) = (a.client(), a.endpoint());
+    arrives(&node, a.outsider, &tcp(client, backend, Tcp::Syn, b""));
     let headers = if a.is_v6() { 60 } else { 40 };
-    let fits = MTU - overhead(&a);
-    let largest = u16::try_from(fits - headers).expect("short");
-    for (port, size, expected) in [(1, 9000, largest), (2, largest + 1, largest), (3, 536, 536)] {
-        let client = at(client.ip(), port);
-        let sent = there(&node, &asking(client, service, Tcp::Syn, size));
-        let inner = inside(&sent.packet, Direction::There, way);
-        assert_eq!(asked(&inner), expected);
-        assert_eq!(ends(&inner), (client, backend), "and the checksum");
-    }
-    let back = endpoints_node(a);
-    assert_eq!(
-        arrives(&back, a.outsider, &tcp(client, backend, Tcp::Syn, b"")),
-        TAKEN
-    );
-    let sent = back.egress(&asking(backend, client, Tcp::SynAck, 9000), 0, INSIDE);
-    let inner = inside(&sent.packet, Direction::Back, (backend.ip(), a.outsider));
-    assert_eq!(asked(&inner), largest);
-
-    there(&node, &tcp(client, service, Tcp::Syn, b""));
     let segment = |length| {
-        numbered(
-            client,
-            service,
-            Tcp::Ack,
-            (1, 1),
-            &vec![7; length - headers],
-        )
+        let payload = vec![7; length - headers];
+        numbered(backend, client, Tcp::Ack, (1, 1), &payload)
     };
-    let sent = there(&node, &segment(fits));
-    assert_eq!(
-        (sent.counter, sent.packet.len()),
-        (Counter::Carried, 14 + MTU)
-    );
+    let sent = node.egress(&segment(MTU), 0, INSIDE);
+    assert_eq!(sent.fate(), (REDIRECT, Counter::ReplyTranslated));
     // The error goes in where the packet would have gone out, as one from there.
-    let refused = there(&node, &segment(fits + 1));
-    assert_eq!(refused.fate(), (REDIRECT, Counter::TooLargeToCarry));
-    assert_eq!(addresses(&refused.packet), (backend.ip(), client.ip()));
+    let refused = node.egress(&segment(MTU + 1), 0, INSIDE);
+    assert_eq!(refused.fate(), (REDIRECT, Counter::TooLarge));
+    assert_eq!(addresses(&refused.packet), (client.ip(), backend.ip()));
     assert_eq!(transport_sum(&refused.packet), 0, "the ICMP checksum");
     let mtu = transport(&refused.packet) + 6;
     let told = u16::from_be_bytes([refused.packet[mtu], refused.packet[mtu + 1]]);
-    assert_eq!(usize::from(told), fits);
-    let error = node.ingress(&refused.packet, INSIDE);
-    assert_eq!(error.fate(), (NEXT, Counter::ReplyPassed));
-    let error = node.egress(&error.packet, 0, OUTSIDE);
-    assert_eq!(error.counter, Counter::IcmpTranslated);
-    assert_eq!(addresses(&error.packet), (service.ip(), client.ip()));
-}
-
-/// An error from the client's side goes to the endpoint as the client's packets do.
-#[rstest]
-fn errors_from_clients_are_carried(#[values(*IPV4, *IPV6)] a: Addresses) {
-    let node = ingress_node(a, Protocol::UDP, EndpointSet::TAKES_HEADERS);
-    let (client, service, backend) = (a.outside_client(), a.service(), a.endpoint());
-    there(&node, &udp(client, service, b"?"));
-    let answer = udp(service, client, b"!");
-    let kind: [u8; 2] = if a.is_v6() { [1, 4] } else { [3, 3] };
-    let message = [&kind[..], &[0; 6], &answer[14..]].concat();
-    let sent = there(&node, &icmp(client.ip(), service.ip(), &message));
-    assert_eq!(sent.counter, Counter::Carried);
-    let inner = inside(&sent.packet, Direction::There, (a.node, backend.ip()));
-    assert_eq!(addresses(&inner), (client.ip(), backend.ip()));
-    assert_eq!(transport_sum(&inner), 0, "the ICMP checksum");
-}
-
-/// A router between the nodes says that the packet with its header is too large.
-#[rstest]
-fn errors_about_a_header_become_errors_about_the_packet(#[values(*IPV4, *IPV6)] a: Addresses) {
-    const MTU: u32 = 1300;
-    let node = ingress_node(a, Protocol::TCP, EndpointSet::TAKES_HEADERS);
-    let (client, service, backend) = (a.outside_client(), a.service(), a.endpoint());
-    let sent = there(&node, &tcp(client, service, Tcp::Syn, b"")).packet;
-    let kind: [u8; 4] = if a.is_v6() {
-        [2, 0, 0, 0]
-    } else {
-        [3, 4, 0, 0]
-    };
-    let error = |quoted: &[u8]| {
-        let message = [&kind[..], &MTU.to_be_bytes(), quoted].concat();
-        icmp(a.other_backend, a.node, &message)
-    };
-    let turned = node.ingress(&error(&sent[14..]), INSIDE);
-    assert_eq!(turned.fate(), (NEXT, Counter::TooLargeToCarry));
-    assert_eq!(addresses(&turned.packet), (backend.ip(), client.ip()));
-    assert_eq!(transport_sum(&turned.packet), 0, "the ICMP checksum");
-    let told = transport(&turned.packet) + 6;
-    let told = u16::from_be_bytes([turned.packet[told], turned.packet[told + 1]]);
-    assert_eq!(usize::from(told), MTU as usize - overhead(&a));
-    let out = node.egress(&turned.packet, 0, OUTSIDE);
-    assert_eq!(out.counter, Counter::IcmpTranslated);
-    assert_eq!(addresses(&out.packet), (service.ip(), client.ip()));
-
-    let mut forged = sent[14..].to_vec();
-    forged[transport(&sent) - 14 + 12] ^= 1;
-    let forged = error(&forged);
-    node.ingress(&forged, INSIDE)
-        .expect_untouched(&Node::framed(&forged, INSIDE));
+    assert_eq!(usize::from(told), MTU);
 }

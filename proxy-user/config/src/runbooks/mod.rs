@@ -28,7 +28,7 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
         | Counter::PastTheStack
         | Counter::Carried
         | Counter::HeaderTakenOff
-        | Counter::TooLargeToCarry => return None,
+        | Counter::TooLarge => return None,
         Counter::IcmpRedirectDropped => "docs/runbooks.md#icmp-redirect",
         Counter::RejectedNoEndpoint | Counter::DroppedNoLocalEndpoint => {
             "docs/runbooks.md#no-endpoint"
@@ -44,7 +44,7 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
         }
         Counter::DroppedInconsistent => "docs/runbooks.md#inconsistent-maps",
         Counter::DroppedRewrite => "docs/runbooks.md#rewrite-failed",
-        Counter::DroppedHeader | Counter::DroppedSameEnds => "docs/runbooks.md#outer-headers",
+        Counter::DroppedHeader => "docs/runbooks.md#outer-headers",
         Counter::SocketTableFull => "docs/runbooks.md#maps-full",
     })
 }

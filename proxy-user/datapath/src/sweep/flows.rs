@@ -163,8 +163,6 @@ fn count<A: Family>(counts: &mut FlowCounts, entry: &FlowEntry<A>) {
         if entry.state.phase() == Phase::Unanswered {
             counts.unanswered += entries;
         }
-    } else if entry.kind == FlowKind::CARRIED && !entry.state.gives_way() {
-        counts.kept += 1;
     }
 }
 
