@@ -162,7 +162,7 @@ impl Row for FlowRow {
         }),
         column("CLIENT-POD", WIDE, |row| plain(row.client_pod.clone())),
         column("BACKEND-POD", WIDE, |row| plain(row.backend_pod.clone())),
-        column("OUTER-HEADER", WIDE, |row| {
+        column("CLIENT-KEPT", WIDE, |row| {
             plain(if row.carried {
                 Value::Word("yes")
             } else {
