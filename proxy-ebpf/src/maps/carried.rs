@@ -4,16 +4,17 @@
 //! answers (`tc::egress`).
 
 use proxy_common::{
-    Addr, FlowKind, FlowState, Protocol, ServiceId,
+    Addr, Counter, FlowKind, FlowState, Protocol, ServiceId,
     flow::{
         Change, ClientInterface, change_by_backend, change_by_client, proves_answer, takes_answer,
     },
+    maps::generation,
     ports as port_bits,
 };
 
 use super::{
     flow::{self, Claim, Found},
-    ports, room,
+    node, ports, room,
     tables::Tables,
     workspace::{Clock, Scratch},
 };
@@ -23,30 +24,40 @@ use crate::packet::{Packet, Skb};
 /// packet of a third node begins another one.
 const SILENCE: u64 = 60_000_000_000;
 
+/// What is counted for a carried packet of a flow that these maps do not have: untouched if the
+/// programs that have taken over decide.
+#[inline(always)]
+pub fn unknown() -> Option<Counter> {
+    node::is_in_succession(generation::DRAINED).then_some(Counter::Untouched)
+}
+
 /// Notes that the node with the address in `scratch.holder.src` carries the flow of the packet in
-/// the workspace; `false` if the packet's ends belong to another flow.
+/// the workspace; returns what is counted where that is not so, see [`unknown`].
 #[inline(always)]
 pub fn note<T: Tables>(
     skb: Skb,
     packet: &Packet<T::Addr>,
     clock: &mut Clock,
     scratch: &mut Scratch<T::Addr>,
-) -> bool {
+) -> Option<Counter> {
     let (now, protocol, signals) = (clock.now(), packet.key.protocol, packet.signals);
     scratch.key.assign_reversed(&packet.key);
     if let Some(found) = flow::find::<T>(&scratch.key, &mut scratch.found) {
         let entry = found.entry;
         if entry.kind != FlowKind::CARRIED {
-            return false;
+            return Some(Counter::DroppedSameEnds);
         }
         let begins = protocol != Protocol::UDP && signals.begins();
         let is_over = entry.state.is_closing() || now.wrapping_sub(entry.last_seen) > SILENCE;
         let is_same = entry.masquerade == scratch.holder.src;
         if !is_same && protocol != Protocol::UDP && !(begins && is_over) {
-            return false;
+            return Some(Counter::DroppedSameEnds);
         }
         let change = if begins && is_over {
-            ALL_ANEW
+            Change {
+                set: FlowState::NEW,
+                clear: FlowState(u32::MAX),
+            }
         } else {
             let proven = || match protocol {
                 Protocol::TCP => proves_answer(packet.acknowledgement(skb), entry.sequence),
@@ -62,7 +73,10 @@ pub fn note<T: Tables>(
             flow::seal::<T>(entry, &scratch.key);
             flow::amend::<T>(&scratch.key, entry);
         }
-        return true;
+        return None;
+    }
+    if let Some(counter) = unknown() {
+        return Some(counter);
     }
     // Egress looks for answers from this port.
     ports::announce(packet.key.dst_port, port_bits::REPLY);
@@ -84,14 +98,8 @@ pub fn note<T: Tables>(
         claim = flow::claim::<T>(&scratch.key, &scratch.entry);
     }
     // If it is taken, another packet of the flow was faster.
-    !matches!(claim, Claim::Full)
+    matches!(claim, Claim::Full).then_some(Counter::DroppedFlowTableFull)
 }
-
-/// The flow begins again.
-const ALL_ANEW: Change = Change {
-    set: FlowState::NEW,
-    clear: FlowState(u32::MAX),
-};
 
 /// Accounts an endpoint's answer in the entry of its flow.
 #[inline(always)]

@@ -211,7 +211,7 @@ impl Skb {
     /// retransmission.
     #[inline(always)]
     pub fn pull_headers(self) {
-        const HEADERS: u32 = 128;
+        const HEADERS: u32 = 192;
         let linear = (self.data_end() - self.data()) as u32;
         if linear < HEADERS && linear < self.len() {
             let wanted = if self.len() < HEADERS {

@@ -149,7 +149,7 @@ fn fill_ends<A: Addr>(ends: &mut FlowKey<A>, src: &A, dst: &A, hash: u32) {
 }
 
 /// No token: the node has no key with this number.
-pub const NO_TOKEN: u64 = 0;
+const NO_TOKEN: u64 = 0;
 
 /// Returns the token of a header with these ends by the key with this number.
 #[inline(never)]

@@ -8,10 +8,7 @@ use proxy_common::{
     carried::{Direction, KEYS},
 };
 
-use super::{
-    carry::{NO_TOKEN, token},
-    reject,
-};
+use super::{carry::token, reject};
 use crate::{
     count::Outcome,
     family::Family,
@@ -49,7 +46,8 @@ fn take<F: Family>(skb: Skb, l3: u32) -> u32 {
     if !node::client_interface(skb.interface()).is_shared() {
         return untouched;
     }
-    let Some((packet, clock, scratch)) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
+    let inner = l3 + outer::overhead::<F>();
+    let Some((packet, clock, scratch)) = flow::workspace::<F>(workspace::ATTACHED, inner) else {
         return untouched;
     };
     scratch.service = ServiceId::NONE;
@@ -72,10 +70,7 @@ fn take<F: Family>(skb: Skb, l3: u32) -> u32 {
     if !is_here {
         return untouched;
     }
-    if skb.remove_outer(outer::overhead::<F>()).is_err() {
-        return Outcome::drop(Counter::DroppedRewrite).word();
-    }
-    if F::plain(skb, l3).is_none() || parse_plain::<F>(skb, packet).is_none() {
+    if F::plain(skb, inner).is_none() || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
         if !F::parse(skb, packet) {
             return Outcome::drop(Counter::DroppedHeader).word();
@@ -86,16 +81,18 @@ fn take<F: Family>(skb: Skb, l3: u32) -> u32 {
     let is_other = packet.key.dst != scratch.holder.dst;
     let refusal = match direction {
         Direction::There if is_other => Some(Counter::DroppedHeader),
-        Direction::There if has_ports && !carried::note::<F>(skb, packet, clock, scratch) => {
-            Some(Counter::DroppedSameEnds)
-        }
+        Direction::There if has_ports => carried::note::<F>(skb, packet, clock, scratch),
         Direction::Back if has_ports && !is_expected::<F>(packet, scratch) => {
-            Some(Counter::DroppedHeader)
+            carried::unknown().or(Some(Counter::DroppedHeader))
         }
         _ => None,
     };
     match refusal {
+        Some(Counter::Untouched) => untouched,
         Some(counter) => Outcome::drop(counter).word(),
+        None if skb.remove_outer(outer::overhead::<F>()).is_err() => {
+            Outcome::drop(Counter::DroppedRewrite).word()
+        }
         None => Outcome::pass(Counter::HeaderTakenOff).word(),
     }
 }
@@ -145,12 +142,11 @@ fn turn_inside_out<F: Family>(skb: Skb) -> u32 {
     }
 }
 
-/// Whether one of the known keys has made the token for these addresses.
+/// Whether one of the known keys has made the token, which has a direction, for these addresses.
 #[inline(always)]
 fn is_genuine<F: Family>(made: u64, ends: &FlowKey<F::Addr>) -> bool {
     for key in 0..KEYS {
-        let token = token::<F>(key, ends, made as u8 as u32);
-        if token == made && token != NO_TOKEN {
+        if token::<F>(key, ends, made as u8 as u32) == made {
             return true;
         }
     }

@@ -49,15 +49,10 @@ fn ingress_node(a: Addresses, protocol: Protocol, sets: EndpointSet) -> Node {
     service.backends[0].sets = EndpointSet::CLUSTER.union(sets);
     let mut plan = service.plan();
     for port in &mut plan.ports {
+        let v4 = port.v4.frontends.iter_mut().map(|one| &mut one.flags);
+        let v6 = port.v6.frontends.iter_mut().map(|one| &mut one.flags);
         let keep = |flags: &mut ServiceFlags| *flags = flags.with(ServiceFlags::KEEP_CLIENT, true);
-        port.v4
-            .frontends
-            .iter_mut()
-            .for_each(|one| keep(&mut one.flags));
-        port.v6
-            .frontends
-            .iter_mut()
-            .for_each(|one| keep(&mut one.flags));
+        v4.chain(v6).for_each(keep);
     }
     node.world.publish(&service.name, plan);
     node
@@ -71,13 +66,11 @@ fn endpoints_node(a: Addresses) -> Node {
 }
 
 fn words(address: IpAddr) -> [u32; 4] {
-    match address {
-        IpAddr::V4(v4) => [0, 0, 0, u32::from_ne_bytes(v4.octets())],
-        IpAddr::V6(v6) => {
-            let octets = v6.octets();
-            array::from_fn(|n| u32::from_ne_bytes(array::from_fn(|m| octets[n * 4 + m])))
-        }
-    }
+    let octets = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_compatible().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    array::from_fn(|n| u32::from_ne_bytes(array::from_fn(|m| octets[n * 4 + m])))
 }
 
 /// A packet with an outer header, and the token in it.
@@ -223,12 +216,8 @@ fn only_a_nodes_token_opens_the_door(#[values(*IPV4, *IPV6)] a: Addresses) {
         }
     }
     // The endpoint is behind another node: this one is on the way.
-    let on_the_way = (via, a.outsider);
-    let outer = carried(
-        there,
-        on_the_way,
-        &tcp(client, a.outside_client(), Tcp::Syn, b""),
-    );
+    let elsewhere = tcp(client, a.outside_client(), Tcp::Syn, b"");
+    let outer = carried(there, (via, a.outsider), &elsewhere);
     assert_eq!(node.ingress(&outer, OUTSIDE).fate(), untouched);
     // Its port may not lie about where the packet goes.
     let outer = carried(there, way, &tcp(client, at(a.pod, 8080), Tcp::Syn, b""));
@@ -248,10 +237,8 @@ const TAKEN: (u32, Counter) = (NEXT, Counter::HeaderTakenOff);
 fn answers_go_back_by_the_node_that_the_client_met(#[values(*IPV4, *IPV6)] a: Addresses) {
     let node = endpoints_node(a);
     let (client, backend, via) = (a.client(), a.endpoint(), a.outsider);
-    assert_eq!(
-        arrives(&node, via, &tcp(client, backend, Tcp::Syn, b"")),
-        TAKEN
-    );
+    let syn = tcp(client, backend, Tcp::Syn, b"");
+    assert_eq!(arrives(&node, via, &syn), TAKEN);
     // The route to the client leads to another interface than that to the node.
     let answer = node.egress(&tcp(backend, client, Tcp::SynAck, b""), 0, INSIDE);
     assert_eq!(answer.fate(), (REDIRECT, Counter::Carried));
@@ -297,6 +284,34 @@ fn one_node_at_a_time_has_a_tuple(#[values(*IPV4, *IPV6)] a: Addresses) {
     }
 }
 
+/// Programs that have been taken over from leave to those behind them what they do not know.
+#[rstest]
+fn drained_programs_take_headers_off_known_flows_only(#[values(*IPV4, *IPV6)] a: Addresses) {
+    let (client, backend, via) = (a.outside_client(), a.endpoint(), a.outsider);
+    let (node, first) = (
+        endpoints_node(a),
+        ingress_node(a, Protocol::TCP, EndpointSet::TAKES_HEADERS),
+    );
+    let from = |port| tcp(at(a.client().ip(), port), backend, Tcp::Syn, b"");
+    let answer = |port| {
+        let answer = tcp(backend, at(client.ip(), port), Tcp::SynAck, b"");
+        carried(Direction::Back, (backend.ip(), a.node), &answer)
+    };
+    arrives(&node, via, &from(1));
+    there(&first, &tcp(client, a.service(), Tcp::Syn, b""));
+    for node in [&node, &first] {
+        node.world
+            .store(maps::DRAINED, 0, maps::generation::DRAINED);
+    }
+    let untouched = (NEXT, Counter::Untouched);
+    for (port, fate) in [(1, TAKEN), (2, untouched)] {
+        assert_eq!(arrives(&node, via, &from(port)), fate);
+    }
+    for (port, fate) in [(client.port(), TAKEN), (1, untouched)] {
+        assert_eq!(first.ingress(&answer(port), INSIDE).fate(), fate);
+    }
+}
+
 /// A segment's option of the maximum segment size; the segment has another one before it.
 fn asked(packet: &[u8]) -> u16 {
     let option = transport(packet) + 20 + 4;
@@ -331,29 +346,20 @@ fn segments_and_packets_leave_space_for_the_header(#[values(*IPV4, *IPV6)] a: Ad
         assert_eq!(ends(&inner), (client, backend), "and the checksum");
     }
     let back = endpoints_node(a);
-    assert_eq!(
-        arrives(&back, a.outsider, &tcp(client, backend, Tcp::Syn, b"")),
-        TAKEN
-    );
+    let syn = tcp(client, backend, Tcp::Syn, b"");
+    assert_eq!(arrives(&back, a.outsider, &syn), TAKEN);
     let sent = back.egress(&asking(backend, client, Tcp::SynAck, 9000), 0, INSIDE);
     let inner = inside(&sent.packet, Direction::Back, (backend.ip(), a.outsider));
     assert_eq!(asked(&inner), largest);
 
     there(&node, &tcp(client, service, Tcp::Syn, b""));
     let segment = |length| {
-        numbered(
-            client,
-            service,
-            Tcp::Ack,
-            (1, 1),
-            &vec![7; length - headers],
-        )
+        let payload = vec![7; length - headers];
+        numbered(client, service, Tcp::Ack, (1, 1), &payload)
     };
     let sent = there(&node, &segment(fits));
-    assert_eq!(
-        (sent.counter, sent.packet.len()),
-        (Counter::Carried, 14 + MTU)
-    );
+    assert_eq!(sent.counter, Counter::Carried);
+    assert_eq!(sent.packet.len(), 14 + MTU);
     // The error goes in where the packet would have gone out, as one from there.
     let refused = there(&node, &segment(fits + 1));
     assert_eq!(refused.fate(), (REDIRECT, Counter::TooLargeToCarry));
@@ -392,13 +398,9 @@ fn errors_about_a_header_become_errors_about_the_packet(#[values(*IPV4, *IPV6)] 
     let node = ingress_node(a, Protocol::TCP, EndpointSet::TAKES_HEADERS);
     let (client, service, backend) = (a.outside_client(), a.service(), a.endpoint());
     let sent = there(&node, &tcp(client, service, Tcp::Syn, b"")).packet;
-    let kind: [u8; 4] = if a.is_v6() {
-        [2, 0, 0, 0]
-    } else {
-        [3, 4, 0, 0]
-    };
+    let kind: [u8; 2] = if a.is_v6() { [2, 0] } else { [3, 4] };
     let error = |quoted: &[u8]| {
-        let message = [&kind[..], &MTU.to_be_bytes(), quoted].concat();
+        let message = [&kind[..], &[0; 2], &MTU.to_be_bytes(), quoted].concat();
         icmp(a.other_backend, a.node, &message)
     };
     let turned = node.ingress(&error(&sent[14..]), INSIDE);
