@@ -163,11 +163,7 @@ impl Row for FlowRow {
         column("CLIENT-POD", WIDE, |row| plain(row.client_pod.clone())),
         column("BACKEND-POD", WIDE, |row| plain(row.backend_pod.clone())),
         column("CLIENT-KEPT", WIDE, |row| {
-            plain(if row.carried {
-                Value::Word("yes")
-            } else {
-                Value::None
-            })
+            plain(row.carried.then_some(Value::Word("yes")))
         }),
         column("PAST-STACK-BY", WIDE, |row| {
             plain(row.past_stack_by.map(|index| interface_name(index.get())))

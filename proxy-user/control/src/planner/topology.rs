@@ -154,13 +154,10 @@ pub(super) fn categorize<A: Addr>(
 pub(super) fn locate<A: Addr>(candidates: &mut [Candidate<'_, A>], takers: &BTreeSet<Arc<str>>) {
     let used = candidates.iter_mut();
     for candidate in used.filter(|candidate| candidate.sets != EndpointSet::NONE) {
-        let takes = |node: &str| takers.contains(node);
-        let location = if candidate.is_local() {
-            EndpointSet::HERE
-        } else if candidate.node.is_some_and(takes) {
-            EndpointSet::TAKES_HEADERS
-        } else {
-            EndpointSet::NONE
+        let location = match candidate.node {
+            _ if candidate.is_local() => EndpointSet::HERE,
+            Some(node) if takers.contains(node) => EndpointSet::TAKES_HEADERS,
+            _ => EndpointSet::NONE,
         };
         candidate.sets = candidate.sets.union(location);
     }

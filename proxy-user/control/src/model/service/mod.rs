@@ -158,8 +158,9 @@ impl Converter {
         }
         service.external_ips = addresses.external_ips(spec, &service);
         service.load_balancer_ips = addresses.load_balancer_ips(object, &service);
-        service.selection = policy::selection(&object.metadata, &mut complaints);
-        service.client_address = policy::client_address(&object.metadata, &mut complaints);
+        let metadata = &object.metadata;
+        service.selection = policy::choice(policy::SELECTION, metadata, &mut complaints);
+        service.client_address = policy::choice(policy::CLIENT_ADDRESS, metadata, &mut complaints);
         service.ports = self.service_ports(spec, &mut complaints);
         service.source_ranges =
             addresses::source_ranges(spec, &service.load_balancer_ips, &mut complaints);
