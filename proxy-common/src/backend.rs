@@ -19,7 +19,17 @@ impl EndpointSet {
     pub const NONE: Self = Self(0);
     pub const CLUSTER: Self = Self(1);
     pub const LOCAL: Self = Self(2);
+    /// No set: the endpoint is on this node, whatever the policies are.
+    pub const HERE: Self = Self(4);
+    /// No set: the endpoint is on another node, whose agent takes outer headers off
+    /// ([`crate::carried`]).
+    pub const TAKES_HEADERS: Self = Self(8);
 
+    /// Returns the bits that are no sets.
+    #[must_use]
+    pub const fn location(self) -> Self {
+        Self(self.0 & (Self::HERE.0 | Self::TAKES_HEADERS.0))
+    }
     #[inline(always)]
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0

@@ -105,6 +105,17 @@ counters! {
     /// A reply of such a flow, translated and sent to its client by XDP (xdp); no other counter
     /// counts it.
     ReplyByXdp = "reply_by_xdp",
+    /// A first packet of a flow that left with an outer header, so that the endpoint's node puts the
+    /// client's address back (clientAddress: keep).
+    Carried = "carried",
+    /// A packet from another node whose outer header was taken off (clientAddress: keep).
+    HeaderTakenOff = "header_taken_off",
+    /// An answer that is too large for the way to the node that the client met; the endpoint was
+    /// told the size that fits (clientAddress: keep).
+    TooLarge = "too_large",
+    /// Dropped: an outer header that no agent of this cluster has made with a key that is still
+    /// known (clientAddress: keep).
+    DroppedHeader = "dropped_header",
 }
 
 impl Counter {
@@ -122,6 +133,7 @@ impl Counter {
     pub const fn is_refusal(counter: u32) -> bool {
         let first = Self::IcmpRedirectDropped as u32;
         counter.wrapping_sub(first) <= Self::DroppedByMark as u32 - first
+            || counter == Self::DroppedHeader as u32
     }
 }
 

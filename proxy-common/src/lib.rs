@@ -11,6 +11,7 @@
 pub mod addr;
 pub mod affinity;
 pub mod backend;
+pub mod carried;
 pub mod check;
 pub mod checksum;
 pub mod counter;

@@ -61,6 +61,7 @@ names! {
     UPLINKS = "uplinks",
     MACS = "macs",
     ROUTE_EPOCH = "route_epoch",
+    HEADER_KEYS = "header_keys",
 }
 
 /// The flow tables of versions before this one, hash maps: a succession reads them.

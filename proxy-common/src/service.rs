@@ -100,6 +100,8 @@ impl ServiceFlags {
     /// `selection: maglev`: the blocks hold tables, and a hash of client and frontend selects the
     /// slot, the same on every node.
     pub const MAGLEV: u32 = 1 << 9;
+    /// `clientAddress: keep`: flows are carried where they would be masqueraded.
+    pub const KEEP_CLIENT: u32 = 1 << 10;
 
     #[inline(always)]
     pub const fn new(kind: FrontendKind) -> Self {

@@ -3,7 +3,7 @@
 //! removes the code that they switch off.
 
 use aya_ebpf::Global;
-use proxy_common::masquerade::Marks;
+use proxy_common::{Port, masquerade::Marks};
 
 /// The bit of the packet mark by which ingress asks egress to give the packet the node's address.
 #[unsafe(no_mangle)]
@@ -14,6 +14,9 @@ pub static DROP_MARK: Global<u32> = Global::new(Marks::DEFAULT.drop);
 /// Not 0 with `forwarding: auto`.
 #[unsafe(no_mangle)]
 static REDIRECT: Global<u32> = Global::new(0);
+/// The UDP port of outer headers; 0: this node neither puts one on nor takes one off.
+#[unsafe(no_mangle)]
+static HEADER_PORT: Global<u32> = Global::new(0);
 
 /// Number of sets of each family's flow table; the agent sets it to that of the maps.
 #[unsafe(no_mangle)]
@@ -39,4 +42,10 @@ pub fn masquerade_marks() -> u32 {
 #[inline(always)]
 pub fn redirects() -> bool {
     REDIRECT.load() != 0
+}
+
+/// Returns the UDP port of outer headers; no port if this node has nothing to do with them.
+#[inline(always)]
+pub fn header_port() -> Port {
+    Port::from_host(HEADER_PORT.load() as u16)
 }

@@ -44,6 +44,11 @@ annotations:
 {{- if .Values.gatewayServices }}
 {{- $settings = mergeOverwrite (deepCopy $settings) (dict "portolan" (dict "gatewayServices" true)) }}
 {{- end -}}
+{{- if .Values.clientAddress.enabled }}
+{{- $agents := printf "%s/%s-agents" .Release.Namespace (include "portolan.name" .) }}
+{{- $own := dict "clientAddressKeys" "/etc/portolan-keys/keys" "agentsService" $agents }}
+{{- $settings = mergeOverwrite (deepCopy $settings) (dict "portolan" $own) }}
+{{- end -}}
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 {{ toYaml $settings }}

@@ -267,6 +267,14 @@ impl<A: Addr> FlowEntry<A> {
     /// Flag: one of the flow's ends has an address that the stack forwards no packets from, or that
     /// is the node's own. Whatever `forwarding` is, every packet of the flow takes the stack.
     pub const NEEDS_STACK: u8 = 2;
+    /// Flag of a masqueraded flow: until the backend answers, its packets leave with an outer header
+    /// in place of the node's address, see [`crate::carried`].
+    pub const CARRIED: u8 = 4;
+    /// Flag, at the backend's node: another node masquerades the flow, and this one puts the
+    /// client's address back. The original entry's key is from masquerade address to backend;
+    /// `address`, `port` are the backend's. `masquerade` is in the original entry the client's
+    /// address, in the reply entry the masquerade address; the port likewise.
+    pub const RESTORED: u8 = 8;
     /// [`Self::came_by`] of an entry that was copied from another generation of maps; no interface
     /// has this index.
     pub const COPIED: u32 = u32::MAX;
@@ -291,14 +299,42 @@ impl<A: Addr> FlowEntry<A> {
         self.flags & Self::MASQUERADE != 0
     }
     #[inline(always)]
+    pub const fn is_carried(&self) -> bool {
+        self.flags & Self::CARRIED != 0
+    }
+    #[inline(always)]
+    pub const fn is_restored(&self) -> bool {
+        self.flags & Self::RESTORED != 0
+    }
+    #[inline(always)]
     pub const fn needs_stack(&self) -> bool {
         self.flags & Self::NEEDS_STACK != 0
     }
-    /// For an original or reply entry: whether the masquerade address and port are chosen. For a
-    /// masqueraded reply entry: whether it has the frontend's address and port.
+    /// For an original or reply entry: whether the masquerade address and port are chosen, so that
+    /// there is a masqueraded reply entry. For the latter: whether it has the frontend's address
+    /// and port.
     #[inline(always)]
     pub const fn knows_masquerade(&self) -> bool {
-        !self.masquerade_port.is_any()
+        !self.masquerade_port.is_any() && !self.is_restored()
+    }
+    /// For an original entry found by `key`: the client's address as the backend sees it before any
+    /// masquerading.
+    #[inline(always)]
+    const fn client<'a>(&'a self, key: &'a FlowKey<A>) -> &'a A {
+        if self.is_restored() {
+            &self.masquerade
+        } else {
+            &key.src
+        }
+    }
+    /// For a reply entry found by `key`: source and port in the key of its flow's original entry.
+    #[inline(always)]
+    const fn origin<'a>(&'a self, key: &'a FlowKey<A>) -> (&'a A, Port) {
+        if self.is_restored() {
+            (&self.masquerade, self.masquerade_port)
+        } else {
+            (&key.dst, self.client_port)
+        }
     }
 
     /// Returns the check word that this entry must have under `key`.
@@ -347,19 +383,15 @@ impl<A: Addr> FlowEntry<A> {
     /// into `reply`.
     #[inline(always)]
     pub fn reply_key_into(&self, key: &FlowKey<A>, reply: &mut FlowKey<A>) {
-        reply.assign(
-            &self.address,
-            self.port,
-            &key.src,
-            self.client_port,
-            key.protocol,
-        );
+        let client = self.client(key);
+        let (backend, port) = (&self.address, self.port);
+        reply.assign(backend, port, client, self.client_port, key.protocol);
     }
     /// For an original entry found by `key`: whether `reply` is the key of the flow's replies.
     #[inline(always)]
     pub fn is_replied_by(&self, key: &FlowKey<A>, reply: &FlowKey<A>) -> bool {
         reply.src == self.address
-            && reply.dst == key.src
+            && reply.dst == *self.client(key)
             && reply.src_port == self.port
             && reply.dst_port == self.client_port
             && reply.protocol == key.protocol
@@ -368,22 +400,18 @@ impl<A: Addr> FlowEntry<A> {
     /// into `original`.
     #[inline(always)]
     pub fn original_key_into(&self, key: &FlowKey<A>, original: &mut FlowKey<A>) {
-        original.assign(
-            &key.dst,
-            self.client_port,
-            &self.address,
-            self.port,
-            key.protocol,
-        );
+        let (src, src_port) = self.origin(key);
+        original.assign(src, src_port, &self.address, self.port, key.protocol);
         original.set_interface(self.interface);
     }
     /// For a reply entry found by `key`: whether `original` is the key of its flow's original
     /// entry.
     #[inline(always)]
     pub fn replies_to(&self, key: &FlowKey<A>, original: &FlowKey<A>) -> bool {
-        original.src == key.dst
+        let (src, src_port) = self.origin(key);
+        original.src == *src
             && original.dst == self.address
-            && original.src_port == self.client_port
+            && original.src_port == src_port
             && original.dst_port == self.port
             && original.protocol == key.protocol
             && original.interface() == self.interface

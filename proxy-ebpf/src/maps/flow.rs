@@ -245,7 +245,7 @@ fn expect_answer<T: Tables>(
         return 0;
     };
     reply.element.see(0);
-    if !reply.entry.masquerade_port.is_any() {
+    if reply.entry.knows_masquerade() {
         reply_key.dst.assign(&reply.entry.masquerade);
         reply_key.set_ports(reply_key.src_port, reply.entry.masquerade_port);
         if let Some(element) = element::<T>(reply_key) {
@@ -467,7 +467,7 @@ pub fn remove_entries<T: Tables>(
         && reply.entry.kind == FlowKind::REPLY
         && reply.entry.replies_to(reply_key, key)
     {
-        if !reply.entry.masquerade_port.is_any() {
+        if reply.entry.knows_masquerade() {
             // The original entry first, because another CPU may be taking the port over: only one
             // of the two CPUs finds the original entry still in the table.
             if !remove::<T>(key) {

@@ -25,6 +25,7 @@ use aya_ebpf::{
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, BackendId, Counter, FrontendKey, LocalPod, PodAffinityKey,
     Record, RecordId, ServiceId, Settings, SocketBucket, SocketEntry, SocketKey,
+    carried::{KEYS, Key},
     flow::places::{self, FlowSlot, WAYS},
     maps::{BETWEEN_PODS_SLOTS, DIRECT_SLOTS, NEXT_HOP_SLOTS, SHARED_INTERFACE_SLOTS, capacity},
     masquerade::MasqueradeSources,
@@ -132,6 +133,9 @@ pub static MACS: HashMap<u64, u32, { capacity::MACS }> = HashMap::new();
 /// count is looked up again.
 #[btf_map(name = "route_epoch")]
 pub static ROUTE_EPOCH: Array<u32, 1> = Array::new();
+/// The secrets by which tokens of outer headers are made: see [`proxy_common::carried`].
+#[btf_map(name = "header_keys")]
+pub static HEADER_KEYS: Array<Key, { KEYS as usize }> = Array::new();
 /// Filter of `portolan trace`: see `trace`. The maps of tracing are not pinned; the command finds
 /// them by the programs that use them.
 #[btf_map(name = "trace_filter")]

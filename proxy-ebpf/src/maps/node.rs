@@ -3,6 +3,7 @@
 
 use proxy_common::{
     LocalPod, Settings,
+    carried::{Key, is_key},
     flow::ClientInterface,
     maps::{SEVERAL_SHARED, SHARED_INTERFACE_SLOTS, generation, interface, node_address},
     masquerade::Marks,
@@ -12,7 +13,7 @@ use proxy_common::{
 use crate::{
     globals, helpers,
     maps::{
-        DRAINED, INTERFACES, MACS, ROUTE_EPOCH, SETTINGS, SHARED_INTERFACES, UPLINKS,
+        DRAINED, HEADER_KEYS, INTERFACES, MACS, ROUTE_EPOCH, SETTINGS, SHARED_INTERFACES, UPLINKS,
         tables::Tables,
     },
 };
@@ -115,6 +116,12 @@ pub fn through(word: u64, index: u32) -> u32 {
         0 => index,
         bridge => bridge,
     }
+}
+
+/// Returns the key with this number by which tokens of outer headers are made; `None` without one.
+#[inline(always)]
+pub fn header_key(number: u32) -> Option<Key> {
+    HEADER_KEYS.get(number).copied().filter(|key| is_key(*key))
 }
 
 #[inline(always)]

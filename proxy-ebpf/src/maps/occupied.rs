@@ -73,7 +73,7 @@ fn is_reply_held<T: Tables>() -> u32 {
         && scratch.entry.last_seen.wrapping_sub(held.entry.last_seen) < YOUTH;
     held.entry
         .original_key_into(&scratch.key, &mut scratch.holder);
-    let is_masqueraded = !held.entry.masquerade_port.is_any();
+    let is_masqueraded = held.entry.knows_masquerade();
     if is_masqueraded {
         held.entry
             .masqueraded_key_into(&scratch.key, &mut scratch.original);

@@ -7,7 +7,10 @@
 
 use core::{arch::asm, mem::MaybeUninit};
 
-use aya_ebpf::{bindings::__sk_buff, helpers::generated as helpers};
+use aya_ebpf::{
+    bindings::{self, __sk_buff},
+    helpers::generated as helpers,
+};
 
 /// Highest offset of a header; bounds every offset for the verifier.
 pub const MAX_OFFSET: u32 = 0x7ff;
@@ -208,7 +211,7 @@ impl Skb {
     /// retransmission.
     #[inline(always)]
     pub fn pull_headers(self) {
-        const HEADERS: u32 = 128;
+        const HEADERS: u32 = 192;
         let linear = (self.data_end() - self.data()) as u32;
         if linear < HEADERS && linear < self.len() {
             let wanted = if self.len() < HEADERS {
@@ -346,9 +349,25 @@ impl Skb {
     /// Inserts zeroed bytes between the link-layer header and the IP header.
     #[inline(always)]
     pub fn insert_before_ip(self, len: u32) -> Result<(), WriteFailed> {
-        const MAC: u32 = aya_ebpf::bindings::bpf_adj_room_mode::BPF_ADJ_ROOM_MAC;
+        self.adjust(len as i32)
+    }
+    /// Removes so many bytes behind the link-layer header.
+    #[inline(always)]
+    pub fn remove_before_ip(self, len: u32) -> Result<(), WriteFailed> {
+        self.adjust(-(len as i32))
+    }
+    #[inline(always)]
+    fn adjust(self, difference: i32) -> Result<(), WriteFailed> {
+        const MAC: u32 = bindings::bpf_adj_room_mode::BPF_ADJ_ROOM_MAC;
         // SAFETY: no pointers; no packet pointer is alive.
-        written(unsafe { helpers::bpf_skb_adjust_room(self.raw, len as i32, MAC, 0) })
+        written(unsafe { helpers::bpf_skb_adjust_room(self.raw, difference, MAC, 0) })
+    }
+    /// Has the interface that the packet leaves by receive it; returns the action for the kernel.
+    #[inline(always)]
+    pub fn receive(self) -> i32 {
+        let flags = bindings::BPF_F_INGRESS as u64;
+        // SAFETY: no pointers.
+        unsafe { helpers::bpf_redirect(self.interface(), flags) as i32 }
     }
     /// Sends the packet back out of the interface that it came in by; returns the action for the
     /// kernel.

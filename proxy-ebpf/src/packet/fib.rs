@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! The kernel's routes and neighbours: looks up a packet's next hop, and sends the packet there.
-//! Called by `redirect` and `xdp`.
+//! Called by `redirect`, `carry` and `xdp`.
 
 use core::{ffi::c_void, mem::MaybeUninit};
 
@@ -9,7 +9,9 @@ use aya_ebpf::{
     helpers::generated as helpers,
 };
 
-use super::{Frame, Skb};
+use proxy_common::FlowKey;
+
+use super::{Frame, Skb, Wire};
 
 /// The result of a look-up in the kernel's routes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,6 +28,23 @@ pub enum FibResult {
 #[inline(always)]
 pub fn look_up(skb: Skb, parameters: &mut bpf_fib_lookup) -> FibResult {
     look_up_by(skb.raw.cast(), parameters)
+}
+
+/// Looks up the way from and to the ends of `ends`, for a packet that comes in by the interface
+/// with this index.
+#[inline(always)]
+pub fn look_up_ends<F: Wire>(
+    skb: Skb,
+    ends: &FlowKey<F::Addr>,
+    interface: u32,
+    parameters: &mut bpf_fib_lookup,
+) -> FibResult {
+    clear(parameters);
+    F::fib_of_ends(ends, parameters);
+    parameters.ifindex = interface;
+    // A length that fits everywhere: without one, the kernel compares the packet's.
+    parameters.__bindgen_anon_1.tot_len = 1;
+    look_up(skb, parameters)
 }
 
 /// Like [`look_up`], for a frame at XDP.
@@ -55,7 +74,8 @@ pub fn has_address(route: &bpf_fib_lookup) -> bool {
     a | b | c | d | e | f != 0
 }
 
-/// Returns the route's MTU, after a look-up without a packet length.
+/// Returns the route's MTU, after a look-up that has found a neighbour and had no packet length, or
+/// one that fits.
 #[inline(always)]
 pub fn mtu(route: &bpf_fib_lookup) -> u16 {
     // SAFETY: both halves of the union are this number, and every bit pattern is valid.
@@ -89,11 +109,16 @@ pub fn redirect(route: &bpf_fib_lookup) -> i32 {
 /// packets that are redirected to a removed interface are lost.
 #[inline(always)]
 pub fn is_there(skb: Skb, interface: u32) -> bool {
-    const ENODEV: i64 = 19;
+    mtu_of(skb, interface) != 0
+}
+
+/// Returns the MTU of an interface; 0 if none has this index.
+#[inline(always)]
+pub fn mtu_of(skb: Skb, interface: u32) -> u32 {
     let mut mtu = 0_u32;
     // SAFETY: the context is valid, `mtu` is writable.
-    let result = unsafe { helpers::bpf_check_mtu(skb.raw.cast(), interface, &raw mut mtu, 0, 0) };
-    result != -ENODEV
+    unsafe { helpers::bpf_check_mtu(skb.raw.cast(), interface, &raw mut mtu, 0, 0) };
+    mtu
 }
 
 /// Hands the packet over to the interface at the other end of a pod's link, as if the packet had

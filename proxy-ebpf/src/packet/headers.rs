@@ -140,6 +140,16 @@ pub struct UdpHeader {
     pub checksum: u16,
 }
 
+/// What stands in front of a carried packet.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct OuterHeader<H> {
+    pub ip: H,
+    pub udp: UdpHeader,
+    /// In halves, the lower one first: a long word would be aligned.
+    pub token: [u32; 2],
+}
+
 /// The TCP header up to its flags, or the SCTP header and its first chunk's type.
 #[derive(Clone, Copy)]
 #[repr(C)]

@@ -11,7 +11,10 @@ use super::{
     Network, Packet, Skb,
     access::WriteFailed,
     frame::{self, Frame, Plain},
-    headers::{ETHERNET_LEN, ETHERTYPE_IPV4, ICMP_LEN, IPV4_LEN, Ipv4Header, Ports, Start},
+    headers::{
+        ETHERNET_LEN, ETHERTYPE_IPV4, ICMP_LEN, IPV4_LEN, Ipv4Header, OuterHeader, Ports, Start,
+    },
+    outer::{self, Outer},
     wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire, transport_parameters},
 };
 
@@ -207,6 +210,13 @@ impl Wire for Ipv4 {
     }
 
     #[inline(always)]
+    fn fib_of_ends(ends: &FlowKey<V4>, parameters: &mut bpf_fib_lookup) {
+        parameters.family = AF_INET;
+        parameters.__bindgen_anon_3.ipv4_src = ends.src.word();
+        parameters.__bindgen_anon_4.ipv4_dst = ends.dst.word();
+    }
+
+    #[inline(always)]
     fn set_fib_destination(parameters: &mut bpf_fib_lookup, address: V4) {
         parameters.__bindgen_anon_4.ipv4_dst = address.word();
     }
@@ -243,6 +253,7 @@ impl Wire for Ipv4 {
         packet: &Packet<V4>,
         quoted: u32,
         sum: u32,
+        mtu: u32,
     ) -> Result<(), WriteFailed> {
         #[derive(Clone, Copy)]
         #[repr(C)]
@@ -250,7 +261,8 @@ impl Wire for Ipv4 {
             ip: Ipv4Header,
             icmp: [u16; 4],
         }
-        const TYPE_CODE: u16 = u16::from_ne_bytes([3, 3]);
+        let type_code = u16::from_ne_bytes([3, if mtu == 0 { 3 } else { 4 }]);
+        let mtu = (mtu as u16).to_be();
         let mut headers = Headers {
             ip: Ipv4Header {
                 version_ihl: 0x45,
@@ -266,10 +278,10 @@ impl Wire for Ipv4 {
                 dst: packet.key.src,
             },
             icmp: [
-                TYPE_CODE,
-                !checksum::fold(sum as u64 + TYPE_CODE as u64),
+                type_code,
+                !checksum::fold(sum as u64 + type_code as u64 + mtu as u64),
                 0,
-                0,
+                mtu,
             ],
         };
         let ip = &headers.ip;
@@ -281,6 +293,50 @@ impl Wire for Ipv4 {
             + ip.dst.word() as u64;
         headers.ip.checksum = !checksum::fold(ip_sum);
         skb.store(packet.l3, &headers, true)
+    }
+
+    #[inline(always)]
+    fn outer(skb: Skb, l3: u32) -> Option<Outer<V4>> {
+        let header: OuterHeader<Ipv4Header> = skb.load(l3)?;
+        let ip = header.ip;
+        let is_whole = ip.is_plain() && ip.protocol == Protocol::UDP;
+        is_whole.then_some(Outer::new(ip.src, ip.dst, &header))
+    }
+
+    #[inline(always)]
+    fn store_outer(
+        skb: Skb,
+        l3: u32,
+        ends: &FlowKey<V4>,
+        class: u32,
+        token: u64,
+    ) -> Result<(), WriteFailed> {
+        let length = outer::length(skb, l3);
+        let mut ip = Ipv4Header {
+            version_ihl: 0x45,
+            tos: class as u8,
+            total_length: (length as u16).to_be(),
+            id: 0,
+            fragment: Ipv4Header::DONT_FRAGMENT,
+            ttl: ANSWER_TTL,
+            protocol: Protocol::UDP,
+            checksum: 0,
+            src: ends.src,
+            dst: ends.dst,
+        };
+        let sum = u16::from_ne_bytes([0x45, ip.tos]) as u64
+            + ip.total_length as u64
+            + ip.fragment as u64
+            + ip.ttl_protocol() as u64
+            + ip.src.word() as u64
+            + ip.dst.word() as u64;
+        ip.checksum = !checksum::fold(sum);
+        skb.store(l3, &outer::header(ip, ends, length - IPV4_LEN, token), true)
+    }
+
+    #[inline(always)]
+    fn class(skb: Skb, l3: u32) -> Option<u32> {
+        Some((skb.load::<u8>(l3 + 1)? & 0xfc) as u32)
     }
 
     #[inline(always)]
@@ -326,10 +382,8 @@ impl Wire for Ipv4 {
 
     #[inline(always)]
     fn fib_of(packet: &Plain<V4>, ends: &FlowKey<V4>, parameters: &mut bpf_fib_lookup) {
-        parameters.family = AF_INET;
+        Self::fib_of_ends(ends, parameters);
         parameters.__bindgen_anon_2.tos = packet.class as u8;
-        parameters.__bindgen_anon_3.ipv4_src = ends.src.word();
-        parameters.__bindgen_anon_4.ipv4_dst = ends.dst.word();
     }
 }
 

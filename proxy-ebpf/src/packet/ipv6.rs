@@ -11,7 +11,10 @@ use super::{
     NatTarget, Network, Packet, Skb,
     access::{MAX_OFFSET, WriteFailed},
     frame::{Frame, Plain},
-    headers::{ETHERNET_LEN, ETHERTYPE_IPV6, ICMP_LEN, IPV6_LEN, Ipv6Header, Ports, Start},
+    headers::{
+        ETHERNET_LEN, ETHERTYPE_IPV6, ICMP_LEN, IPV6_LEN, Ipv6Header, OuterHeader, Ports, Start,
+    },
+    outer::{self, Outer},
     parse, rewrite,
     wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire, transport_parameters},
 };
@@ -174,6 +177,13 @@ impl Wire for Ipv6 {
     }
 
     #[inline(always)]
+    fn fib_of_ends(ends: &FlowKey<V6>, parameters: &mut bpf_fib_lookup) {
+        parameters.family = AF_INET6;
+        parameters.__bindgen_anon_3.ipv6_src = ends.src.words();
+        parameters.__bindgen_anon_4.ipv6_dst = ends.dst.words();
+    }
+
+    #[inline(always)]
     fn set_fib_destination(parameters: &mut bpf_fib_lookup, address: V6) {
         parameters.__bindgen_anon_4.ipv6_dst = address.words();
     }
@@ -210,6 +220,7 @@ impl Wire for Ipv6 {
         packet: &Packet<V6>,
         quoted: u32,
         sum: u32,
+        mtu: u32,
     ) -> Result<(), WriteFailed> {
         #[derive(Clone, Copy)]
         #[repr(C)]
@@ -217,10 +228,12 @@ impl Wire for Ipv6 {
             ip: Ipv6Header,
             icmp: [u16; 4],
         }
-        const TYPE_CODE: u16 = u16::from_ne_bytes([1, 4]);
+        let type_code = u16::from_ne_bytes(if mtu == 0 { [1, 4] } else { [2, 0] });
+        let mtu = (mtu as u16).to_be();
         let len = ICMP_LEN + quoted;
         let sum = sum as u64
-            + TYPE_CODE as u64
+            + type_code as u64
+            + mtu as u64
             + Self::pseudo_sum(packet.key.src, packet.key.dst, len, Protocol::ICMPV6);
         let headers = Headers {
             ip: Ipv6Header {
@@ -231,9 +244,43 @@ impl Wire for Ipv6 {
                 src: packet.key.dst.words(),
                 dst: packet.key.src.words(),
             },
-            icmp: [TYPE_CODE, !checksum::fold(sum), 0, 0],
+            icmp: [type_code, !checksum::fold(sum), 0, mtu],
         };
         skb.store(packet.l3, &headers, true)
+    }
+
+    #[inline(always)]
+    fn outer(skb: Skb, l3: u32) -> Option<Outer<V6>> {
+        let header: OuterHeader<Ipv6Header> = skb.load(l3)?;
+        let ip = header.ip;
+        let is_whole = ip.is_ipv6() && ip.next_header == Protocol::UDP;
+        is_whole.then_some(Outer::new(ip.src(), ip.dst(), &header))
+    }
+
+    #[inline(always)]
+    fn store_outer(
+        skb: Skb,
+        l3: u32,
+        ends: &FlowKey<V6>,
+        class: u32,
+        token: u64,
+    ) -> Result<(), WriteFailed> {
+        let length = outer::length(skb, l3) - IPV6_LEN;
+        let ip = Ipv6Header {
+            version_class_flow: 0x6000_0000_u32.to_be() | class,
+            payload_length: (length as u16).to_be(),
+            next_header: Protocol::UDP,
+            hop_limit: ANSWER_TTL,
+            src: ends.src.words(),
+            dst: ends.dst.words(),
+        };
+        // Without a checksum, as RFC 6935 lets tunnels have it.
+        skb.store(l3, &outer::header(ip, ends, length, token), true)
+    }
+
+    #[inline(always)]
+    fn class(skb: Skb, l3: u32) -> Option<u32> {
+        Some(skb.load::<u32>(l3)? & 0x0fc0_0000_u32.to_be())
     }
 
     #[inline(always)]
@@ -278,10 +325,8 @@ impl Wire for Ipv6 {
 
     #[inline(always)]
     fn fib_of(packet: &Plain<V6>, ends: &FlowKey<V6>, parameters: &mut bpf_fib_lookup) {
-        parameters.family = AF_INET6;
+        Self::fib_of_ends(ends, parameters);
         parameters.__bindgen_anon_2.flowinfo = packet.class;
-        parameters.__bindgen_anon_3.ipv6_src = ends.src.words();
-        parameters.__bindgen_anon_4.ipv6_dst = ends.dst.words();
     }
 }
 

@@ -8,6 +8,7 @@ pub mod frame;
 pub mod headers;
 mod ipv4;
 mod ipv6;
+pub mod outer;
 pub mod parse;
 mod parsed;
 pub mod quote;

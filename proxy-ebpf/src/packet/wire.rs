@@ -11,6 +11,7 @@ use super::{
     access::WriteFailed,
     frame::{Frame, Plain},
     headers::{Ports, TcpOrSctpStart},
+    outer::Outer,
     parse, rewrite,
 };
 
@@ -123,6 +124,8 @@ pub trait Wire: Ip + Sized {
     fn fib_parameters(skb: Skb, l3: u32, parameters: &mut bpf_fib_lookup) -> Option<u32>;
     /// Returns the destination of a FIB look-up; after a successful look-up, that is the next hop.
     fn fib_destination(parameters: &bpf_fib_lookup) -> Self::Addr;
+    /// Fills in the addresses of a FIB look-up.
+    fn fib_of_ends(ends: &FlowKey<Self::Addr>, parameters: &mut bpf_fib_lookup);
     /// Replaces the destination of a FIB look-up.
     fn set_fib_destination(parameters: &mut bpf_fib_lookup, address: Self::Addr);
     /// Writes the hop limit that [`Self::fib_parameters`] has counted down, and the IP header's
@@ -132,14 +135,31 @@ pub trait Wire: Ip + Sized {
     fn turn_around(skb: Skb, packet: &Packet<Self::Addr>, len: u32) -> Result<(), WriteFailed>;
     /// Returns the sum over a transport protocol's pseudo header, not folded.
     fn pseudo_sum(a: Self::Addr, b: Self::Addr, len: u32, protocol: Protocol) -> u64;
-    /// Writes the IP and ICMP headers of a port unreachable error in front of the quoted bytes.
-    /// `quoted` is their number, `sum` their sum.
+    /// Writes the IP and ICMP headers of a port unreachable error in front of the quoted bytes; if
+    /// `mtu` is not 0, of the error that the packet is too large. `quoted` is their number, `sum`
+    /// their sum.
     fn store_unreachable(
         skb: Skb,
         packet: &Packet<Self::Addr>,
         quoted: u32,
         sum: u32,
+        mtu: u32,
     ) -> Result<(), WriteFailed>;
+    /// Returns the outer header at `l3`; `None` if that is no UDP datagram
+    /// long enough.
+    fn outer(skb: Skb, l3: u32) -> Option<Outer<Self::Addr>>;
+    /// Writes the outer header from and to the ends of `ends`, which is UDP's, into the bytes that
+    /// were inserted for it. `class` is the inner packet's class of service, as it stands in the
+    /// header.
+    fn store_outer(
+        skb: Skb,
+        l3: u32,
+        ends: &FlowKey<Self::Addr>,
+        class: u32,
+        token: u64,
+    ) -> Result<(), WriteFailed>;
+    /// Returns the class of service in the IP header at `l3`, without the bits for congestion.
+    fn class(skb: Skb, l3: u32) -> Option<u32>;
     /// Returns the offset at which the packet ends according to its IP header; padding may follow.
     /// None if the header is incomplete.
     fn packet_end(skb: Skb, l3: u32) -> Option<u32>;

@@ -4,7 +4,8 @@
 
 use proxy_common::{
     Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record,
-    Verdict,
+    Settings, Verdict,
+    carried::Source,
     filter::is_backends,
     flow::{coarse, may_begin},
     ports as port_bits,
@@ -101,17 +102,28 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
         Verdict::Forward {
             external,
             masquerade,
-        } => forward::<F>(skb, packet, record, (external, masquerade), scratch),
+        } => {
+            let avoids = scratch.beginning.avoided != BackendId(0);
+            let may_keep = || {
+                !globals::header_port().is_any()
+                    && !avoids
+                    && !settings.has(Settings::MARK_ONLY)
+                    && node::header_key(0).is_some()
+                    && lookup::needs_stack::<F>(key.src) == 0
+            };
+            let source = Source::of(record.flags, masquerade, may_keep);
+            forward::<F>(skb, packet, record, (external, source), scratch)
+        }
     }
 }
 
-/// Selects a backend and enters the flow's entries. The bools are those of [`Verdict::Forward`].
+/// Selects a backend and enters the flow's entries. `external` is that of [`Verdict::Forward`].
 #[inline(always)]
 fn forward<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     record: &Record<F::Addr>,
-    (external, masquerade): (bool, bool),
+    (external, source): (bool, Source),
     scratch: &mut Scratch<F::Addr>,
 ) -> Step {
     let client = ByAddress(packet.key.src);
@@ -124,7 +136,7 @@ fn forward<F: Family>(
         record,
         scratch,
         choice,
-        masquerade,
+        source,
         now,
         n: 0,
         result: TAKEN,
@@ -163,7 +175,7 @@ struct Search<'a, F: Family> {
     record: &'a Record<F::Addr>,
     scratch: &'a mut Scratch<F::Addr>,
     choice: Choice<'a, F::Addr>,
-    masquerade: bool,
+    source: Source,
     now: u64,
     /// The number of the last attempt.
     n: u32,
@@ -190,7 +202,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
         record,
         scratch,
         choice,
-        masquerade,
+        source,
         now,
         ..
     } = search;
@@ -228,7 +240,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
     }
     let entry = &mut scratch.entry;
     entry.begin(FlowKind::REPLY, key.interface(), *now);
-    fill_reply::<F>(entry, key, record, &chosen, *masquerade);
+    fill_reply::<F>(entry, key, record, &chosen, *source);
     // Egress tries this port first.
     entry.reuse = scratch.beginning.port_before.0 as u32;
     flow::seal::<F>(&mut scratch.entry, &scratch.key);
@@ -251,12 +263,10 @@ fn fill_reply<F: Family>(
     key: &FlowKey<F::Addr>,
     record: &Record<F::Addr>,
     chosen: &Chosen<F::Addr>,
-    masquerade: bool,
+    source: Source,
 ) {
-    let masquerade = masquerade || verdict::is_hairpin(key.src, chosen.backend.address);
-    if masquerade {
-        entry.flags = FlowEntry::<F::Addr>::MASQUERADE;
-    }
+    let is_hairpin = verdict::is_hairpin(key.src, chosen.backend.address);
+    entry.flags = source.flags(chosen.backend.sets, is_hairpin);
     entry.port = key.dst_port;
     entry.address.assign(&key.dst);
     entry.client_port = key.src_port;

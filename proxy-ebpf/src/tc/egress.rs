@@ -7,7 +7,7 @@ mod own;
 pub use own::own;
 
 use proxy_common::{
-    Counter, FilterVerdict, FlowKind, Protocol, ServiceId, Settings,
+    Counter, FilterVerdict, FlowKind, FlowState, Protocol, ServiceId, Settings,
     filter::{may_be_shared, may_concern_egress},
     flow::{ClientInterface, Signals, change_by_backend},
 };
@@ -45,7 +45,7 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Step {
         }
         packet.fragment_interface = ClientInterface::SHARED;
         match packet.shape {
-            Shape::Icmp => return icmp::egress::<F>(skb, packet, scratch).into(),
+            Shape::Icmp => return icmp::egress::<F>(skb, packet, scratch),
             Shape::LaterFragment => {
                 if !fragment::recall::<F>(packet) {
                     return Step::untouched();
@@ -113,6 +113,10 @@ fn leaving<F: Family>(
         found, other, key, ..
     } = &mut *scratch;
     match flow::find::<F>(&packet.key, found) {
+        Some(found) if found.entry.kind == FlowKind::REPLY && found.entry.is_restored() => {
+            flow::account_reply::<F>(skb, packet, &found, clock.now(), key, other);
+            Step::BACK
+        }
         // The flow's client is behind another interface: a pod has sent with the address of the pod
         // behind this interface.
         Some(found)
@@ -163,19 +167,19 @@ fn is_by_rules<F: Family>(packet: &Packet<F::Addr>, shared: bool) -> bool {
 
 by_family! {
     /// Masquerades the packet in the workspace, which ingress has marked: it leaves with the node's
-    /// address.
-    marked portolan_marked_v4 portolan_marked_v6 = masquerade -> Outcome
+    /// address, or behind an outer header.
+    marked portolan_marked_v4 portolan_marked_v6 = masquerade -> Step
 }
 
 #[inline(always)]
-fn masquerade<F: Family>(skb: Skb) -> Outcome {
+fn masquerade<F: Family>(skb: Skb) -> Step {
     let (Some((packet, _, scratch)), Some(settings)) =
         (flow::filled_workspace::<F>(), node::settings())
     else {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     };
     if settings.has(Settings::MARK_ONLY) {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     }
     scratch.key.assign_reversed(&packet.key);
     let reply = match flow::find::<F>(&scratch.key, &mut scratch.found) {
@@ -183,9 +187,10 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
             found.entry
         }
         // The mark is another program's.
-        _ => return Outcome::pass(Counter::Untouched),
+        _ => return Step::untouched(),
     };
     scratch.service = reply.service;
+    let is_carried = reply.is_carried() && !reply.state.has(FlowState::ANSWERED);
     let mut target = NatTarget {
         address: reply.masquerade,
         port: reply.masquerade_port,
@@ -206,14 +211,20 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
         helpers::reread(scratch);
         match result {
             CHOSEN => {}
-            FULL => return Outcome::drop(Counter::DroppedFlowTableFull),
-            _ => return Outcome::drop(Counter::DroppedNoMasqueradePort),
+            FULL => return Outcome::drop(Counter::DroppedFlowTableFull).into(),
+            _ => return Outcome::drop(Counter::DroppedNoMasqueradePort).into(),
         }
         (target.address, target.port) = (scratch.entry.masquerade, scratch.entry.masquerade_port);
     }
     // The mark is cleared, so that no tunnel's outer packet inherits it.
     skb.set_mark(skb.mark() & !globals::masquerade_marks());
-    translate::source::<F>(skb, packet, &target, Counter::Masqueraded)
+    if is_carried {
+        let (from, to) = (&target.address, &packet.key.dst);
+        let holder = &mut scratch.holder;
+        holder.assign(from, target.port, to, target.port, Protocol::UDP);
+        return Step::CARRY;
+    }
+    translate::source::<F>(skb, packet, &target, Counter::Masqueraded).into()
 }
 
 /// Notes a datagram that leaves with an address of the node and a port that a service has there:

@@ -9,6 +9,7 @@
 
 use proxy_common::{Counter, FlowKind, flow::ClientInterface};
 
+use super::step::Step;
 use crate::{
     count::Outcome,
     family::Family,
@@ -27,7 +28,7 @@ pub fn ingress<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     scratch: &mut Scratch<F::Addr>,
-) -> Outcome {
+) -> Step {
     let Scratch {
         found,
         key: quoted,
@@ -35,7 +36,7 @@ pub fn ingress<F: Family>(
         ..
     } = scratch;
     let Some(quote) = quote::read::<F>(skb, packet, quoted) else {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     };
     tuple.assign_reversed(quoted);
     // The first look-up is for an error from the client's side, about a reply; the second for one
@@ -45,12 +46,15 @@ pub fn ingress<F: Family>(
     if !is_original {
         tuple.set_interface(ClientInterface::SHARED);
         if flow::find::<F>(tuple, found).is_none() {
-            return Outcome::pass(Counter::Untouched);
+            return Step::untouched();
         }
     }
     // SAFETY: one of the two look-ups has found an entry there.
     let entry = unsafe { found.assume_init_ref() };
     match entry.kind {
+        FlowKind::ORIGINAL if is_original && entry.is_restored() => {
+            (tuple.src, tuple.src_port) = (entry.masquerade, entry.masquerade_port);
+        }
         FlowKind::ORIGINAL if is_original => {
             (tuple.src_port, tuple.dst) = (entry.client_port, entry.address);
             tuple.dst_port = entry.port;
@@ -60,18 +64,18 @@ pub fn ingress<F: Family>(
         FlowKind::REPLY if entry.interface == ClientInterface::NODE => {
             tuple.dst_port = entry.client_port;
         }
-        _ => return Outcome::pass(Counter::ReplyPassed),
+        _ => return Outcome::pass(Counter::ReplyPassed).into(),
     }
     if quote::is_redirect::<F>(packet) {
-        return Outcome::drop(Counter::IcmpRedirectDropped);
+        return Outcome::drop(Counter::IcmpRedirectDropped).into();
     }
     if entry.is_masqueraded() && entry.kind == FlowKind::ORIGINAL {
         skb.set_mark(skb.mark() | node::masquerade_mark());
     }
     let ends = (&packet.key.src, &tuple.dst);
     match quote::rewrite::<F>(skb, packet, &quote, quoted, tuple, ends) {
-        Ok(()) => Outcome::pass(Counter::IcmpTranslated),
-        Err(_) => Outcome::drop(Counter::DroppedRewrite),
+        Ok(()) => Outcome::pass(Counter::IcmpTranslated).into(),
+        Err(_) => Outcome::drop(Counter::DroppedRewrite).into(),
     }
 }
 
@@ -81,19 +85,23 @@ pub fn egress<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     scratch: &mut Scratch<F::Addr>,
-) -> Outcome {
+) -> Step {
     let Scratch {
         found,
-        other,
         key: quoted,
         holder: tuple,
         ..
     } = scratch;
     let Some(quote) = quote::read::<F>(skb, packet, quoted) else {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     };
     tuple.assign_reversed(quoted);
+    let mut goes_back = false;
     match flow::find::<F>(tuple, found) {
+        Some(Found { entry, .. }) if entry.kind == FlowKind::REPLY && entry.is_restored() => {
+            (tuple.dst, tuple.dst_port) = (entry.masquerade, entry.masquerade_port);
+            goes_back = true;
+        }
         Some(Found { entry, .. })
             if entry.kind == FlowKind::REPLY
                 && entry.interface == node::client_interface(skb.interface()) =>
@@ -104,22 +112,28 @@ pub fn egress<F: Family>(
         // The error goes to the backend: it is from the client's side, or from this node about a
         // reply that it could not forward. A masqueraded flow's backend knows the client by the
         // node's address.
-        _ => match flow::find::<F>(quoted, other) {
+        _ => match flow::find::<F>(quoted, found) {
             Some(Found { entry, .. })
-                if entry.kind == FlowKind::REPLY && !entry.masquerade_port.is_any() =>
+                if entry.kind == FlowKind::REPLY && entry.knows_masquerade() =>
             {
                 (tuple.src, tuple.src_port) = (entry.masquerade, entry.masquerade_port);
             }
-            _ => return Outcome::pass(Counter::Untouched),
+            _ => return Step::untouched(),
         },
     }
     if quote::is_redirect::<F>(packet) {
-        return Outcome::drop(Counter::IcmpRedirectDropped);
+        return Outcome::drop(Counter::IcmpRedirectDropped).into();
     }
     skb.set_mark(skb.mark() & !globals::masquerade_marks());
-    let ends = (&tuple.src, &packet.key.dst);
+    let to = if goes_back {
+        &tuple.dst
+    } else {
+        &packet.key.dst
+    };
+    let ends = (&tuple.src, to);
     match quote::rewrite::<F>(skb, packet, &quote, quoted, tuple, ends) {
-        Ok(()) => Outcome::pass(Counter::IcmpTranslated),
-        Err(_) => Outcome::drop(Counter::DroppedRewrite),
+        Ok(()) if goes_back => Step::BACK,
+        Ok(()) => Outcome::pass(Counter::IcmpTranslated).into(),
+        Err(_) => Outcome::drop(Counter::DroppedRewrite).into(),
     }
 }

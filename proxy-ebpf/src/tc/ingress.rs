@@ -41,7 +41,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step
         }
         packet.fragment_interface = node::client_interface(skb.interface());
         match packet.shape {
-            Shape::Icmp => return icmp::ingress::<F>(skb, packet, scratch).into(),
+            Shape::Icmp => return icmp::ingress::<F>(skb, packet, scratch),
             Shape::LaterFragment => {
                 if !fragment::recall::<F>(packet) {
                     return fragment::without_first::<F>(packet).into();

@@ -7,6 +7,7 @@
 mod begin;
 mod behind;
 mod between_pods;
+mod carry;
 mod direct;
 mod echo;
 mod egress;
@@ -22,6 +23,7 @@ mod offload;
 mod rank;
 mod redirect;
 mod reject;
+mod restore;
 mod step;
 mod trace;
 mod translate;
@@ -80,6 +82,13 @@ fn is_of_vlan(skb: Skb) -> bool {
 #[inline(always)]
 fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
     let place = trace::Location::new(Hook::Ingress, link_layer);
+    if restore::has_header::<F>(skb, l3) {
+        let outcome = restore::ingress::<F>(skb, l3);
+        if !outcome.is_untouched() {
+            trace::packet::<F>(skb, outcome, place.unknown());
+            return outcome;
+        }
+    }
     match filter::at_ingress::<F>(skb, l3) {
         FilterVerdict::Pass => UNTOUCHED,
         FilterVerdict::Backends => {
@@ -111,7 +120,14 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
                 Next::Done(outcome) => outcome,
                 Next::Send { first, counter } => redirect::send::<F>(skb, first, counter),
                 Next::Reject { reset, counter } => reject::reject::<F>(skb, reset, counter),
-                Next::Begin | Next::Direct | Next::Marked | Next::Own => UNTOUCHED,
+                Next::Begin
+                | Next::Direct
+                | Next::Marked
+                | Next::Own
+                | Next::Carry
+                | Next::Back
+                | Next::Restore
+                | Next::TooLarge { .. } => UNTOUCHED,
             };
             note_refusal::<F>(outcome);
             trace::packet::<F>(skb, outcome, place);
@@ -159,11 +175,10 @@ fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool, tag: Tag) -> Outcom
             let left = egress::egress::<F>(skb, l3, verdict);
             let step = match left.next() {
                 Next::Marked => {
-                    let outcome = egress::marked::<F>(skb);
-                    if outcome.is_untouched() {
-                        egress::unmarked::<F>(skb)
-                    } else {
-                        outcome.into()
+                    let marked = egress::marked::<F>(skb);
+                    match marked.next() {
+                        Next::Done(outcome) if outcome.is_untouched() => egress::unmarked::<F>(skb),
+                        _ => marked,
                     }
                 }
                 _ => left,
@@ -171,9 +186,17 @@ fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool, tag: Tag) -> Outcom
             let outcome = match step.next() {
                 Next::Done(outcome) => outcome,
                 Next::Own => egress::own::<F>(skb),
+                Next::Carry => carry::carry::<F>(skb),
+                Next::Back => match restore::back::<F>(skb).next() {
+                    Next::TooLarge { mtu } => reject::too_large::<F>(skb, mtu),
+                    Next::Done(outcome) => outcome,
+                    _ => UNTOUCHED,
+                },
                 Next::Begin
                 | Next::Direct
                 | Next::Marked
+                | Next::Restore
+                | Next::TooLarge { .. }
                 | Next::Send { .. }
                 | Next::Reject { .. } => UNTOUCHED,
             };

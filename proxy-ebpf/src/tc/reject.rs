@@ -80,12 +80,32 @@ pub fn reject<F: Family>(skb: Skb, reset: bool, counter: u32) -> Outcome {
     let answered = if reset {
         self::reset::<F>(skb, packet)
     } else {
-        unreachable::<F>(skb, packet)
+        unreachable::<F>(skb, packet, 0)
     };
     if answered.is_err() || swap_macs(skb, packet.l3).is_err() {
         return Outcome::drop(Counter::DroppedRewrite);
     }
     Outcome::sent(skb.send_back(), Counter::Untouched).counted_as(counter)
+}
+
+/// Turns the packet in the workspace, which is leaving, into the error that it is too large, and
+/// has the interface receive it, as if the error came from its destination. Ingress, the stack and
+/// egress treat it like any error about the packet's flow.
+#[inline(never)]
+pub fn too_large<F: Family>(skb: Skb, mtu: u32) -> Outcome {
+    let outcome = Outcome::drop(Counter::TooLarge);
+    let Some((packet, ..)) = flow::filled_workspace::<F>() else {
+        return outcome;
+    };
+    let has_ports = matches!(packet.shape, Shape::Whole | Shape::FirstFragment);
+    if !has_ports
+        || !has_budget()
+        || unreachable::<F>(skb, packet, mtu).is_err()
+        || swap_macs(skb, packet.l3).is_err()
+    {
+        return outcome;
+    }
+    Outcome::sent(skb.receive(), Counter::TooLarge)
 }
 
 /// Takes one of this CPU's tokens, for one answer; `false` if no token is left. Tokens are refilled
@@ -190,13 +210,25 @@ const QUOTED: u32 = 8;
 /// are cut.
 const MAX_WORDS: u32 = 32;
 
-/// Turns the packet into a port unreachable error (RFC 792, RFC 4443).
+/// Turns the packet into a port unreachable error (RFC 792, RFC 4443); if `mtu` is not 0, into one
+/// that says that this size would fit.
 #[inline(always)]
-fn unreachable<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Result<(), WriteFailed> {
-    if packet.key.protocol == Protocol::UDP && is_partial(skb, packet.l4 + UDP_CHECKSUM)? {
-        settle_checksum(skb, packet.l4)?;
+pub(super) fn unreachable<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    mtu: u32,
+) -> Result<(), WriteFailed> {
+    let (protocol, l4) = (packet.key.protocol, packet.l4);
+    let mut quoted = l4 - packet.l3 + QUOTED;
+    if protocol == Protocol::UDP && is_partial(skb, l4 + UDP_CHECKSUM)? {
+        settle_checksum(skb, l4)?;
+    } else if protocol == Protocol::TCP && mtu != 0 {
+        // A device that fills in the checksum needs the field.
+        quoted += TCP_LEN - QUOTED;
+        if is_partial(skb, l4 + TCP_CHECKSUM)? {
+            settle_tcp_checksum(skb, l4)?;
+        }
     }
-    let mut quoted = packet.l4 - packet.l3 + QUOTED;
     if quoted > MAX_WORDS * 4 {
         quoted = MAX_WORDS * 4;
     }
@@ -209,7 +241,7 @@ fn unreachable<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Result<(), Writ
     }
     skb.set_len(packet.l3 + quoted)?;
     skb.insert_before_ip(F::HEADER_LEN + ICMP_LEN)?;
-    F::store_unreachable(skb, packet, quoted, fold_32(sum))
+    F::store_unreachable(skb, packet, quoted, fold_32(sum), mtu)
 }
 
 /// A device may fill in the quoted UDP checksum later. This sets the checksum field to the value
@@ -218,12 +250,27 @@ fn unreachable<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Result<(), Writ
 #[inline(always)]
 fn settle_checksum(skb: Skb, l4: u32) -> Result<(), WriteFailed> {
     let header: [u16; 3] = skb.load(l4).ok_or(WriteFailed)?;
-    let sum = checksum::fold(header[0] as u64 + header[1] as u64 + header[2] as u64);
-    let negated = !sum as u32;
+    let sum = header[0] as u64 + header[1] as u64 + header[2] as u64;
+    skb.store(l4 + UDP_CHECKSUM, &settled(sum), false)
+}
+
+/// Like [`settle_checksum`], for a TCP header without options.
+#[inline(always)]
+fn settle_tcp_checksum(skb: Skb, l4: u32) -> Result<(), WriteFailed> {
+    let header: [u32; TCP_LEN as usize / 4] = skb.load(l4).ok_or(WriteFailed)?;
+    let [a, b, c, d, last] = header.map(u64::from);
+    // The checksum is the first half of the last word.
+    let sum = a + b + c + d + (last >> 16 << 16);
+    skb.store(l4 + TCP_CHECKSUM, &settled(sum), false)
+}
+
+#[inline(always)]
+fn settled(sum: u64) -> u16 {
+    let negated = !checksum::fold(sum) as u32;
     let half = if negated & 1 == 0 {
         negated / 2
     } else {
         (negated + 0xffff) / 2
     };
-    skb.store(l4 + UDP_CHECKSUM, &(half as u16), false)
+    half as u16
 }

@@ -19,6 +19,14 @@ pub enum Next {
     Marked,
     /// The packet may have the tuple of a masqueraded flow: `egress::own` decides about it.
     Own,
+    /// The packet gets an outer header: `carry` puts it on.
+    Carry,
+    /// The packet goes to the node that the client met: `restore` sends it there.
+    Back,
+    /// The packet has a genuine outer header: `restore` takes it off.
+    Restore,
+    /// `reject` tells the sender that the packet is too large; with `mtu` bytes it would not be.
+    TooLarge { mtu: u32 },
     /// `redirect` sends the packet on. If `first`, by the entry of the flow that begins with the
     /// packet, else by the entry that was found. `counter` is for a packet that goes through the
     /// stack.
@@ -42,12 +50,19 @@ const SEND: u32 = 0x204;
 const SEND_FIRST: u32 = 0x205;
 const RESET: u32 = 0x206;
 const UNREACHABLE: u32 = 0x207;
+const CARRY: u32 = 0x208;
+const TOO_LARGE: u32 = 0x209;
+const BACK: u32 = 0x20a;
+const RESTORE: u32 = 0x20b;
 
 impl Step {
     pub const BEGIN: Self = Self::new(BEGIN, Counter::Untouched);
     pub const DIRECT: Self = Self::new(DIRECT, Counter::Untouched);
     pub const MARKED: Self = Self::new(MARKED, Counter::Untouched);
     pub const OWN: Self = Self::new(OWN, Counter::Untouched);
+    pub const BACK: Self = Self::new(BACK, Counter::Untouched);
+    pub const RESTORE: Self = Self::new(RESTORE, Counter::Untouched);
+    pub const CARRY: Self = Self::new(CARRY, Counter::Untouched);
 
     #[inline(always)]
     const fn new(number: u32, counter: Counter) -> Self {
@@ -62,6 +77,11 @@ impl Step {
     #[inline(always)]
     pub const fn reject(reset: bool, counter: Counter) -> Self {
         Self::new(if reset { RESET } else { UNREACHABLE }, counter)
+    }
+    /// See [`Next::TooLarge`].
+    #[inline(always)]
+    pub const fn too_large(mtu: u32) -> Self {
+        Self(TOO_LARGE << 16 | mtu & 0xffff)
     }
     /// The step of a packet that concerns no service: nothing is left to do.
     #[inline(always)]
@@ -85,6 +105,10 @@ impl Step {
             DIRECT => Next::Direct,
             MARKED => Next::Marked,
             OWN => Next::Own,
+            CARRY => Next::Carry,
+            BACK => Next::Back,
+            RESTORE => Next::Restore,
+            TOO_LARGE => Next::TooLarge { mtu: counter },
             number @ (SEND | SEND_FIRST) => Next::Send {
                 first: number == SEND_FIRST,
                 counter,

@@ -14,7 +14,8 @@ use crate::{
     packet::{NatTarget, Packet, Shape, Skb},
 };
 
-/// Ingress: sends a client's packet to the flow's backend, marked if it must be masqueraded.
+/// Ingress: sends a client's packet to the flow's backend, marked if it must be masqueraded, or
+/// with the client's address instead of another node's.
 /// `entry` is the original entry.
 #[inline(always)]
 pub fn to_backend<F: Family>(
@@ -23,6 +24,14 @@ pub fn to_backend<F: Family>(
     entry: &FlowEntry<F::Addr>,
     counter: Counter,
 ) -> Outcome {
+    if entry.is_restored() {
+        let target = NatTarget {
+            address: entry.masquerade,
+            port: entry.masquerade_port,
+            other_port: packet.key.dst_port,
+        };
+        return source::<F>(skb, packet, &target, counter);
+    }
     if !destination::<F>(skb, packet, entry, entry.client_port) {
         return Outcome::drop(Counter::DroppedRewrite);
     }
@@ -86,7 +95,7 @@ pub fn from_frontend<F: Family>(
     outcome
 }
 
-/// Egress: gives a packet the source of `target`.
+/// Gives a packet the source of `target`.
 #[inline(always)]
 pub fn source<F: Family>(
     skb: Skb,
@@ -119,8 +128,9 @@ fn destination<F: Family>(
     F::rewrite_destination(skb, packet, &target)
 }
 
+/// Stores the ports of a first fragment.
 #[inline(always)]
-fn remember_fragment<F: Family>(packet: &Packet<F::Addr>) {
+pub fn remember_fragment<F: Family>(packet: &Packet<F::Addr>) {
     if packet.shape == Shape::FirstFragment {
         fragment::remember::<F>(packet);
     }

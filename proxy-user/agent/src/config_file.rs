@@ -5,6 +5,7 @@
 
 use config::{Config, Forwarding, LocalDetection, Xdp, telemetry, waits_for_start};
 use control::{
+    model::ClientAddress,
     object::Warning,
     warnings::{Topic, Warnings},
 };
@@ -79,6 +80,7 @@ pub fn options(config: &Config) -> Options {
         marks: config.marks,
         xdp: config.xdp_mode(),
         redirects: config.forwarding == Forwarding::Auto,
+        header_port: config.header_port(),
         log_packets: config.log_packets,
         ..Options::default()
     }
@@ -143,6 +145,13 @@ pub fn config_warnings(config: &Config) -> Vec<Warning> {
             reason: "it has no effect with portolan.forwarding: stack, because XDP takes only what the stack has let pass before; set portolan.forwarding to auto".to_owned(),
         });
     }
+    let takes_part = config.header_port().is_some() && config.agents_service.is_some();
+    if config.client_address == ClientAddress::Keep && !takes_part {
+        about.push(Warning {
+            object: "portolan.clientAddress".to_owned(),
+            reason: "clients do not keep their addresses: that needs portolan.clientAddressKeys, portolan.agentsService and portolan.masquerade: full".to_owned(),
+        });
+    }
     if (1..600).contains(&config.abandoned_after) {
         about.push(Warning {
             object: "portolan.abandonedAfter".to_owned(),
@@ -176,6 +185,10 @@ mod tests {
             ignored_flags: vec!["--cluster-cidr".to_owned(), "--proxy-mode".to_owned()],
             ..usual()
         };
+        let keep = Config {
+            client_address: ClientAddress::Keep,
+            ..usual()
+        };
         let overridden = "command line: beside a configuration file --cluster-cidr, --proxy-mode have no effect, as with kube-proxy; set them in the file, or remove them";
         for (config, expected) in [
             (usual(), None),
@@ -184,6 +197,7 @@ mod tests {
             (after(0), None),
             (after(599), Some("portolan.abandonedAfter: ")),
             (flags, Some(overridden)),
+            (keep, Some("portolan.clientAddress: ")),
         ] {
             let warnings = config_warnings(&config);
             assert_eq!(warnings.len(), usize::from(expected.is_some()));

@@ -117,6 +117,8 @@ pub async fn run(
     let mut syncer = Syncer::new(node_name, warnings.clone());
     syncer.state.view.answer_ping = config.answer_ping;
     syncer.state.view.selection = config.selection;
+    syncer.state.view.client_address = config.client_addresses();
+    syncer.state.agents.clone_from(&config.agents_service);
     let metrics = Metrics::new(
         config.pin_directory.clone(),
         warnings.clone(),

@@ -133,6 +133,7 @@ pub(super) struct FlowRow {
     translated_port: Option<u16>,
     masquerade: Option<End>,
     masqueraded: bool,
+    carried: bool,
     state: Word,
     idle_seconds: u32,
     client_pod: Option<Name>,
@@ -161,6 +162,9 @@ impl Row for FlowRow {
         }),
         column("CLIENT-POD", WIDE, |row| plain(row.client_pod.clone())),
         column("BACKEND-POD", WIDE, |row| plain(row.backend_pod.clone())),
+        column("CLIENT-KEPT", WIDE, |row| {
+            plain(row.carried.then_some(Value::Word("yes")))
+        }),
         column("PAST-STACK-BY", WIDE, |row| {
             plain(row.past_stack_by.map(|index| interface_name(index.get())))
         }),
@@ -240,6 +244,7 @@ fn row(names: &mut HashSet<Name>, flow: Flow) -> FlowRow {
         translated_port: flow.translated_port,
         masquerade: flow.masquerade.map(End::from),
         masqueraded: flow.masqueraded,
+        carried: flow.carried,
         state: Word::of(flow.state),
         idle_seconds: flow.idle_seconds.try_into().unwrap_or(u32::MAX),
         client_pod: None,

@@ -16,6 +16,7 @@ pub(crate) fn flow() -> Flow {
         translated_port: None,
         masquerade: None,
         masqueraded: false,
+        carried: false,
         state: "established",
         idle_seconds: 3,
         past_stack_by: None,

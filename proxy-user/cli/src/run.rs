@@ -202,6 +202,7 @@ pub(super) fn converter(config: &Config, node: &str) -> Converter {
     converter.link_local = config.serve_link_local;
     converter.proxy_name.clone_from(&config.service_proxy_name);
     converter.gateways = config.gateway_api;
+    converter.keeps_nodes = config.header_port().is_some();
     converter
 }
 

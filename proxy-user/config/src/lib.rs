@@ -24,7 +24,10 @@ use std::{
     path::PathBuf,
 };
 
-use control::{model::Selection, object::Warning};
+use control::{
+    model::{ClientAddress, Selection},
+    object::{ObjectName, Warning},
+};
 use datapath::{Capacities, DEFAULT_PIN_DIR, maps::sizes_for};
 use ipnet::IpNet;
 use nix::{
@@ -97,6 +100,15 @@ pub struct Config {
     pub gateway_services: bool,
     /// How a new flow gets its backend, for services whose annotation does not say it.
     pub selection: Selection,
+    /// What endpoints see of clients that are masqueraded, for services whose annotation does not
+    /// say it.
+    pub client_address: ClientAddress,
+    /// The file with the keys of outer headers; without it every such client is masqueraded.
+    pub client_address_keys: Option<PathBuf>,
+    /// The UDP port of outer headers.
+    pub client_address_port: u16,
+    /// The Service whose endpoints are the agents that take outer headers off.
+    pub agents_service: Option<ObjectName>,
     /// What becomes of connections to an endpoint whose pod is gone.
     pub gone_endpoints: GoneEndpoints,
     /// Addresses at which processes of this node answer, although no interface has them.
@@ -138,7 +150,22 @@ pub struct Config {
     pub cgroup_root: Option<PathBuf>,
 }
 
+/// The default of [`Config::client_address_port`].
+const HEADER_PORT: u16 = 6099;
+
 impl Config {
+    /// Returns the UDP port of outer headers; None if this node neither puts one on nor takes one
+    /// off. With `masquerade: mark` the node's rules replace the client's address before a header
+    /// could keep it.
+    pub fn header_port(&self) -> Option<u16> {
+        let has_keys = self.client_address_keys.is_some();
+        (has_keys && self.masquerade == Masquerade::Full).then_some(self.client_address_port)
+    }
+    /// Returns what endpoints see of clients that are masqueraded, for services whose annotation
+    /// does not say it; None if this node puts no outer headers on.
+    pub fn client_addresses(&self) -> Option<ClientAddress> {
+        self.header_port().map(|_| self.client_address)
+    }
     /// Whether another proxy serves this node, too: the agent serves only the Services of one proxy
     /// name. What it does not know is the other's. Its servers are off (port 0) unless they are
     /// given addresses, because the other proxy has the usual ones.
@@ -199,6 +226,10 @@ impl Default for Config {
             gateway_api: false,
             gateway_services: false,
             selection: Selection::default(),
+            client_address: ClientAddress::default(),
+            client_address_keys: None,
+            client_address_port: HEADER_PORT,
+            agents_service: None,
             gone_endpoints: GoneEndpoints::default(),
             own_addresses: Vec::new(),
             interfaces: Vec::new(),

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use control::model::parse;
+use control::{model::parse, object::ObjectName};
 use ipnet::IpNet;
 use proxy_common::{masquerade::PortRanges, settings::RANGES};
 use tracing_subscriber::EnvFilter;
@@ -42,6 +42,19 @@ impl Problem {
     pub(super) fn with_key(self, key: &'static str) -> ConfigError {
         let Self { value, remedy } = self;
         ConfigError::Invalid { key, value, remedy }
+    }
+}
+
+/// Parses namespace and name of an object.
+pub(super) fn object_name(text: &str) -> Result<ObjectName, Problem> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+            Ok(ObjectName::new(namespace, name))
+        }
+        _ => Err(Problem::new(
+            text,
+            "is no object; write it like kube-system/portolan-agents",
+        )),
     }
 }
 

@@ -31,8 +31,11 @@ pub struct ClusterState {
     pub gateways: Gateways,
     /// The addresses that replace the node's InternalIP in families without one.
     fallback_ips: Vec<IpAddr>,
-    /// `answer_ping` and `selection` are to be set before the first change.
+    /// `answer_ping`, `selection` and `client_address` are to be set before the first change.
     pub view: NodeView,
+    /// The Service whose endpoints are the agents that take outer headers off; to be set before the
+    /// first change.
+    pub agents: Option<ObjectName>,
     /// The address ranges by which pods are recognised.
     pod_ranges: Vec<IpNet>,
     /// A service with a cluster IP in the pod ranges, and this IP; None if there is no such
@@ -266,6 +269,7 @@ impl ClusterState {
                 self.dirty.extend(self.gateways.note_endpoints(&previous));
                 self.dirty.insert(previous.clone());
             }
+            self.look_for_takers(&previous);
             self.slices.remove(&name);
             self.forget_if_empty(&previous);
         }
@@ -286,7 +290,31 @@ impl ClusterState {
             }
         }
         self.dirty.extend(self.gateways.note_endpoints(&service));
+        self.look_for_takers(&service);
         self.dirty.insert(service);
+    }
+
+    /// Finds out which nodes' agents take outer headers off, if the changed slices are those of the
+    /// agents' Service, and marks the services for which it matters.
+    fn look_for_takers(&mut self, changed: &ObjectName) {
+        if self.agents.as_ref() != Some(changed) {
+            return;
+        }
+        let slices = self.services.slices(changed).iter();
+        let agents = slices.flat_map(|slice| slice.endpoints.all());
+        let ready = agents.filter(|(_, conditions, _)| conditions.has(Conditions::READY));
+        let takers = ready.filter_map(|(.., site)| site?.node.clone()).collect();
+        if std::mem::replace(&mut self.view.takers, takers) == self.view.takers {
+            return;
+        }
+        let view = &self.view;
+        let keeps = |entry: &Entry| {
+            let service = entry.service.as_ref();
+            service.is_some_and(|service| view.keeps_clients(service))
+        };
+        let concerned = self.services.0.iter().filter(|(_, entry)| keeps(entry));
+        self.dirty.extend(concerned.map(|(name, _)| name.clone()));
+        self.dirty.extend(self.gateways.plans().cloned());
     }
 
     fn forget_if_empty(&mut self, name: &ObjectName) {

@@ -31,7 +31,10 @@ use std::{
 use linux::interfaces::Interface;
 use proxy_common::{
     LocalPod, V4, V6,
-    maps::{BETWEEN_PODS, DRAINED, EXCEPTIONS, FLOW_SECRET, MACS, ROUTE_EPOCH, UPLINKS},
+    carried::Key,
+    maps::{
+        BETWEEN_PODS, DRAINED, EXCEPTIONS, FLOW_SECRET, HEADER_KEYS, MACS, ROUTE_EPOCH, UPLINKS,
+    },
     xdp::{Abilities, Uplink},
 };
 
@@ -78,6 +81,7 @@ pub struct Datapath {
     uplinks: Mirror<u32, u64>,
     /// A number that changes when routes or neighbours have changed.
     route_epoch: Table<u32, u32>,
+    header_keys: Table<u32, Key>,
     /// The word of [`proxy_common::maps::generation`].
     drained: Table<u32, u32>,
     xdp: XdpAttachments,
@@ -222,6 +226,7 @@ impl Datapath {
             exceptions: Mirror::adopt(&pinned, EXCEPTIONS)?,
             uplinks: Mirror::adopt(&pinned, UPLINKS)?,
             route_epoch: pinned.take(ROUTE_EPOCH, Table::new)?,
+            header_keys: pinned.take(HEADER_KEYS, Table::new)?,
             drained: pinned.take(DRAINED, Table::new)?,
             xdp: XdpAttachments::adopt(&home),
             attachments,

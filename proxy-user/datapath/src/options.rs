@@ -26,6 +26,8 @@ pub struct Options {
     /// True with the setting `forwarding: auto`: translated packets may leave past the node's
     /// stack.
     pub redirects: bool,
+    /// The UDP port of outer headers; `None` if this node neither puts one on nor takes one off.
+    pub header_port: Option<u16>,
     /// True if the programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,
     /// Keeps using maps whose programs leave new connections to another proxy (drained). If false,
@@ -44,6 +46,7 @@ impl Default for Options {
             marks: Marks::DEFAULT,
             xdp: None,
             redirects: false,
+            header_port: None,
             log_packets: false,
             adopt_drained: false,
             object: None,

@@ -3,6 +3,7 @@
 //! filled. They say what the words of `tests/fuzz/cases` cannot: settings, frames and routes that
 //! the fuzzer's node does not have, traffic counts, entries that a test changes.
 
+mod carried;
 #[path = "../fuzz/context.rs"]
 mod context;
 mod counted;

@@ -179,7 +179,7 @@ impl World {
     pub(crate) fn remove(&mut self, name: &str) {
         self.publish(name, ServicePlan::default());
     }
-    fn publish(&mut self, name: &str, plan: ServicePlan) {
+    pub(crate) fn publish(&mut self, name: &str, plan: ServicePlan) {
         let changes = [(ObjectName::new("test", name), plan)];
         let result = self.datapath().apply(&changes);
         assert!(result.failures.is_empty(), "{:?}", result.failures);

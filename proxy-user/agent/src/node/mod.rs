@@ -7,6 +7,7 @@ mod condition;
 pub(crate) mod contradictions;
 pub(super) mod foreign_connections;
 mod forward;
+mod header_keys;
 mod local_ports;
 mod settings;
 mod stack;
@@ -29,6 +30,7 @@ use self::{
     contradictions::{half_seen, misjudged_pods, pod_ranges, unserved_node_ports},
     foreign_connections::ForeignConnections,
     forward::ForwardPolicy,
+    header_keys::HeaderKeys,
     local_ports::LocalPorts,
     settings::NodeSettings,
     stack::Stack,
@@ -54,6 +56,7 @@ pub(super) struct Node {
     forward: ForwardPolicy,
     stack: Stack,
     local_ports: LocalPorts,
+    header_keys: HeaderKeys,
     condition: NodeCondition,
     /// See [`linux::conntrack_misses_bridges`].
     misses_bridges: bool,
@@ -75,6 +78,7 @@ impl Node {
             forward: ForwardPolicy::default(),
             stack: Stack::default(),
             local_ports: LocalPorts::default(),
+            header_keys: HeaderKeys::default(),
             condition: NodeCondition::default(),
             misses_bridges: false,
         }
@@ -86,6 +90,12 @@ impl Node {
         self.look_at_rules(shared);
         self.look_at_stack(shared);
         self.local_ports.look(Instant::now());
+        self.look_at_keys(shared);
+    }
+
+    fn look_at_keys(&mut self, shared: &Shared) -> bool {
+        let file = shared.config.client_address_keys.as_deref();
+        self.header_keys.look(file)
     }
 
     /// Forgets which settings were stored: the maps in use are new and have none.
@@ -107,11 +117,12 @@ impl Node {
         let local_ports_changed = self.local_ports.look(Instant::now());
         let rules_changed = self.look_at_rules(shared);
         let stack_changed = self.look_at_stack(shared);
+        let keys_changed = self.look_at_keys(shared);
         let misses_bridges = linux::conntrack_misses_bridges();
         self.is_outdated |=
             misses_bridges != std::mem::replace(&mut self.misses_bridges, misses_bridges);
         let is_outdated = services.listed && self.is_outdated;
-        local_ports_changed || rules_changed || stack_changed || is_outdated
+        local_ports_changed || rules_changed || stack_changed || keys_changed || is_outdated
     }
 
     /// Reports the node's condition in an event at the Node object, if it is new and has lasted.
@@ -193,6 +204,8 @@ impl Node {
         faults.extend(settings::unheld_ranges(config, &ranges));
         let internal_ips = &cluster.view.internal_ips;
         faults.extend(unserved_node_ports(config, internal_ips, interfaces));
+        let key_file = config.client_address_keys.as_deref();
+        faults.extend(self.header_keys.warning(key_file));
         faults.extend(half_seen(config, interfaces, self.misses_bridges));
         if services.listed {
             faults.extend(misjudged_pods(config, &shared.node_name, cluster));
@@ -207,6 +220,7 @@ impl Node {
             internal_ips,
             interfaces,
         );
+        wanted.header_keys = self.header_keys.known;
         let settings = &mut wanted.settings;
         settings.flags |= self.stack.flags;
         settings.masquerade_ports = ports;
@@ -231,7 +245,8 @@ impl Node {
             // addresses can cause.
             let addresses = shared.datapath.set_node_addresses(&wanted.addresses);
             let settings = shared.datapath.set_settings(&wanted.settings);
-            self.applied = match addresses.and(settings) {
+            let keys = shared.datapath.set_header_keys(&wanted.header_keys);
+            self.applied = match addresses.and(settings).and(keys) {
                 Ok(()) => Some(wanted),
                 Err(error) => {
                     unstored = Some(Warning {

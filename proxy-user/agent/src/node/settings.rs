@@ -15,7 +15,11 @@ use control::{
 use datapath::NodeAddress;
 use ipnet::IpNet;
 use linux::interfaces::{Interface, InterfaceKind};
-use proxy_common::{Settings, settings::RANGES};
+use proxy_common::{
+    Settings,
+    carried::{KEYS, Key},
+    settings::RANGES,
+};
 
 /// The node's settings and addresses, as they are stored in the maps.
 #[derive(Clone, PartialEq, Debug)]
@@ -23,6 +27,7 @@ pub(super) struct NodeSettings {
     pub(super) settings: Settings,
     /// The node's addresses, sorted, each once.
     pub(super) addresses: Vec<NodeAddress>,
+    pub(super) header_keys: [Key; KEYS as usize],
 }
 
 impl NodeSettings {
@@ -59,6 +64,7 @@ impl NodeSettings {
         Self {
             settings,
             addresses: addresses.collect(),
+            header_keys: Default::default(),
         }
     }
 }

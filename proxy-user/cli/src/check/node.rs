@@ -180,6 +180,8 @@ impl Trial {
         let mut syncer = Syncer::new(node, warnings.clone());
         syncer.state.view.answer_ping = config.answer_ping;
         syncer.state.view.selection = config.selection;
+        syncer.state.view.client_address = config.client_addresses();
+        syncer.state.agents.clone_from(&config.agents_service);
         syncer.state.set_pod_ranges(agent::pod_ranges(config));
         for batch in cluster.batches {
             syncer.fold(batch);

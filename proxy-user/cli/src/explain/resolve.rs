@@ -192,7 +192,8 @@ impl Passage {
         };
         passage.is_own = !targets.is_empty();
         for to in targets.iter().take(ENDPOINTS) {
-            let masqueraded = !by_socket && (explained.masquerades || to.ip() == asked.client);
+            let replaced = explained.masquerades && !explained.keeps.contains(to);
+            let masqueraded = !by_socket && (replaced || to.ip() == asked.client);
             let mark = match masqueraded {
                 true => Marks::DEFAULT.masquerade,
                 false => 0,

@@ -2,6 +2,8 @@
 //! Describes the programs' decision in Kubernetes' terms. Takes the decision that `datapath::read`
 //! has made from the maps, and returns sentences. Pure.
 
+use std::net::SocketAddr;
+
 use datapath::read::{AffineEndpoint, Asked, By, Explained, MatchedFrontend, kind_name};
 use proxy_common::{Counter, FrontendKind, Origin, ServiceFlags, Settings};
 use serde::Serialize;
@@ -108,6 +110,17 @@ pub(super) fn source(explained: &Explained, asked: &Asked) -> Option<String> {
         return Some(format!("{word}, as the connection began"));
     }
     let why = reason(explained, explained.frontend.as_ref()?);
+    let keeps = |to: &&SocketAddr| explained.keeps.contains(to);
+    let kept = match explained.to.iter().filter(keeps).count() {
+        0 => String::new(),
+        all if all == explained.to.len() => {
+            return Some("kept: clientAddress is keep, and the endpoints' nodes take part".into());
+        }
+        some => format!(
+            "; kept towards {some} of {} endpoints (clientAddress: keep)",
+            explained.to.len()
+        ),
+    };
     let to_itself = explained.to.iter().any(|to| to.ip() == asked.client);
     let hairpin = match (explained.masquerades, to_itself, explained.to.len()) {
         (false, true, 1) => return Some("masqueraded: the client reaches itself (hairpin)".into()),
@@ -118,7 +131,7 @@ pub(super) fn source(explained: &Explained, asked: &Asked) -> Option<String> {
         true => "; only marked, for the node's own rules (masquerade: mark)",
         false => "",
     };
-    Some(format!("{word}: {why}{hairpin}{mark}"))
+    Some(format!("{word}: {why}{hairpin}{mark}{kept}"))
 }
 
 /// Returns why the source address is masqueraded or kept, by the rules of `proxy_common::decide`.

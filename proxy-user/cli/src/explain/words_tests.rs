@@ -86,6 +86,14 @@ fn a_masquerade_by_hairpin_or_node_rules_is_explained() {
     one.to.push("10.40.1.20:8080".parse().expect("an address"));
     let ends = "masqueraded where the client reaches itself (hairpin)";
     assert!(said(&one, PACKET).ends_with(ends));
+    let mut one = explained(NodePort, 0, DETECTS, External);
+    one.masquerades = true;
+    one.to.push("10.40.1.30:8080".parse().expect("an address"));
+    one.keeps = one.to[..1].to_vec();
+    let some = format!("kept towards 1 of {} endpoints", one.to.len());
+    assert!(said(&one, PACKET).contains(&some));
+    one.keeps = one.to.clone();
+    assert!(said(&one, PACKET).starts_with("kept: clientAddress is keep"));
     let mut one = explained(NodePort, 0, Settings::MARK_ONLY, External);
     one.masquerades = true;
     assert!(said(&one, PACKET).contains("only marked"));

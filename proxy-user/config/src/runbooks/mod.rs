@@ -25,7 +25,10 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
         | Counter::ForwardedMidStream
         | Counter::ForwardedByXdp
         | Counter::ReplyByXdp
-        | Counter::PastTheStack => return None,
+        | Counter::PastTheStack
+        | Counter::Carried
+        | Counter::HeaderTakenOff
+        | Counter::TooLarge => return None,
         Counter::IcmpRedirectDropped => "docs/runbooks.md#icmp-redirect",
         Counter::RejectedNoEndpoint | Counter::DroppedNoLocalEndpoint => {
             "docs/runbooks.md#no-endpoint"
@@ -41,6 +44,7 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
         }
         Counter::DroppedInconsistent => "docs/runbooks.md#inconsistent-maps",
         Counter::DroppedRewrite => "docs/runbooks.md#rewrite-failed",
+        Counter::DroppedHeader => "docs/runbooks.md#outer-headers",
         Counter::SocketTableFull => "docs/runbooks.md#maps-full",
     })
 }

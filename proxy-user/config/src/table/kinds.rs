@@ -114,6 +114,26 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
         "portolan.gatewayAPI" => Kind::Bool(|config| &mut config.gateway_api),
         "portolan.gatewayServices" => Kind::Bool(|config| &mut config.gateway_services),
         "portolan.selection" => Kind::Choice(|config| &mut config.selection),
+        "portolan.clientAddress" => Kind::Choice(|config| &mut config.client_address),
+        "portolan.clientAddressKeys" => Kind::Special(
+            Read::Any(|draft, file| {
+                draft.config.client_address_keys = (!file.is_empty()).then(|| file.into());
+            }),
+            |config| text(config.client_address_keys.as_ref()?.display()),
+        ),
+        "portolan.clientAddressPort" => Kind::Special(
+            Read::Number(|draft, port| {
+                draft.config.client_address_port = port.clamp(1, 65_535) as u16;
+            }),
+            |config| Some(Value::Number(config.client_address_port.into())),
+        ),
+        "portolan.agentsService" => Kind::Special(
+            Read::Text(|draft, text| {
+                draft.config.agents_service = Some(values::object_name(text)?);
+                Ok(())
+            }),
+            |config| config.agents_service.as_ref().and_then(text),
+        ),
         "portolan.connectionsOfGoneEndpoints" => Kind::Choice(|config| &mut config.gone_endpoints),
         "portolan.ownAddresses" => Kind::Special(
             Read::List(|draft, texts| {

@@ -39,7 +39,11 @@ fn sample(setting: &Setting) -> Value {
         (_, "detectLocalMode") => text("NodeCIDR"),
         (_, "nodePortAddresses") => Value::list(&["10.7.0.0/16"]),
         (_, "iptables.masqueradeBit" | "nftables.masqueradeBit") => Value::Number(7),
-        (_, "portolan.maps.memory" | "portolan.servicesWithMetrics") => Value::Number(77),
+        (
+            _,
+            "portolan.maps.memory" | "portolan.clientAddressPort" | "portolan.servicesWithMetrics",
+        ) => Value::Number(77),
+        (_, "portolan.agentsService") => text("kube-system/agents"),
         (_, "portolan.ownAddresses") => Value::list(&["169.254.20.10"]),
         (_, "portolan.masqueradePorts") => Value::list(&["1024-2047"]),
         (Kind::Special(Read::Any(_), _), _) | (_, "portolan.serviceProxyName") => text("other"),

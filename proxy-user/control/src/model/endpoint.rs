@@ -91,6 +91,10 @@ pub struct Endpoint<A> {
 }
 
 impl<A> Endpoint<A> {
+    /// Returns the endpoint's node, if it is kept and known.
+    pub fn node(&self) -> Option<&str> {
+        self.site.as_ref()?.node.as_deref()
+    }
     /// Returns the zones that the endpoint's topology hints name, sorted; none without such hints.
     pub fn hinted_zones(&self) -> &[Arc<str>] {
         self.site.as_ref().map_or(&[], |site| &site.hinted_zones)
@@ -102,8 +106,9 @@ impl<A> Endpoint<A> {
 pub struct Site {
     /// Sorted.
     pub hinted_zones: Box<[Arc<str>]>,
-    /// The endpoint's own node and zone, kept only if Gateways are served.
+    /// The endpoint's own node, kept only if Gateways are served, or for `Converter::keeps_nodes`.
     pub node: Option<Arc<str>>,
+    /// The endpoint's own zone, kept only if Gateways are served.
     pub zone: Option<Arc<str>>,
 }
 
@@ -289,8 +294,10 @@ impl Converter {
             hinted_zones,
             ..Site::default()
         };
-        if self.gateways {
+        if self.gateways || self.keeps_nodes {
             site.node = endpoint.node_name.as_deref().map(|node| self.text(node));
+        }
+        if self.gateways {
             site.zone = endpoint.zone.as_deref().map(|zone| self.text(zone));
         }
         let shared = |site: &Site| Arc::new(site.clone());

@@ -24,7 +24,7 @@ use k8s_openapi::{
 pub use endpoint::{Conditions, Endpoint, EndpointSlice, Endpoints, MadeSlice, Site, SlicePort};
 pub use gateway::{Gateway, GatewayClass, Namespace, ReferenceGrant, Route, original};
 pub use node::Node;
-pub use service::{Made, Role, Selection, Service, ServicePort, SourceRanges};
+pub use service::{ClientAddress, Made, Role, Selection, Service, ServicePort, SourceRanges};
 pub use service_cidr::ServiceCidr;
 
 use crate::object::{ObjectName, Warning};
@@ -206,6 +206,8 @@ pub struct Converter {
     /// Whether the Gateway API's objects are read: then Services that were made for a Gateway are
     /// served as a part of it.
     pub gateways: bool,
+    /// Whether each endpoint's node is kept: what becomes of its clients' addresses depends on it.
+    pub keeps_nodes: bool,
     /// Whether what was made for Gateways is kept as it is: the controller compares it with what is
     /// wanted.
     pub keeps_made: bool,

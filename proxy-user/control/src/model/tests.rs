@@ -3,7 +3,7 @@
 
 mod addresses;
 
-use super::{Endpoints, Object, Selection};
+use super::{ClientAddress, Endpoints, Object, Selection, Service};
 use crate::testing::{complaints, endpoint, objects, rows, service, slice};
 
 /// Fields of a Service's spec, and below each the warning that it causes.
@@ -72,18 +72,29 @@ fn an_invalid_service_field_gives_a_warning_and_the_rest_is_served() {
 }
 
 #[test]
-fn an_unknown_selection_annotation_gives_a_warning_and_is_ignored() {
-    let unknown = "Service shop/cart: annotation service.portolan.dev/selection \"Maglev\" is neither random nor maglev; the setting portolan.selection counts, use one of the two";
-    for (word, selection, expected) in [
-        ("maglev", Some(Selection::Maglev), None),
-        ("random", Some(Selection::Random), None),
-        ("Maglev", None, Some(unknown)),
+fn an_unknown_word_in_an_annotation_gives_a_warning_and_is_ignored() {
+    let unknown = |given: &str, words: &str, setting: &str| {
+        Some(format!(
+            "Service shop/cart: annotation service.portolan.dev/{given} is neither {words}; the setting portolan.{setting} counts, use one of the two"
+        ))
+    };
+    let selection = unknown("selection \"Maglev\"", "random nor maglev", "selection");
+    let words = "keep nor masquerade";
+    let client = unknown("client-address \"preserve\"", words, "clientAddress");
+    let (keep, masquerade) = (ClientAddress::Keep, ClientAddress::Masquerade);
+    for (given, known, expected) in [
+        ("selection: maglev", (Some(Selection::Maglev), None), None),
+        ("selection: random", (Some(Selection::Random), None), None),
+        ("selection: Maglev", (None, None), selection),
+        ("client-address: keep", (None, Some(keep)), None),
+        ("client-address: masquerade", (None, Some(masquerade)), None),
+        ("client-address: preserve", (None, None), client),
     ] {
-        let annotation = format!("annotations: {{service.portolan.dev/selection: {word}}}");
-        let yaml = service("cart", "172.30.0.1", "");
-        let (object, warnings) =
-            read(&yaml.replace("metadata: {", &format!("metadata: {{{annotation}, ")));
-        assert!(matches!(object, Object::Service(service) if service.selection == selection));
+        let annotation = format!("metadata: {{annotations: {{service.portolan.dev/{given}}}, ");
+        let yaml = service("cart", "172.30.0.1", "").replace("metadata: {", &annotation);
+        let (object, warnings) = read(&yaml);
+        let read = |one: &Service| (one.selection, one.client_address) == known;
+        assert!(matches!(object, Object::Service(one) if read(&one)));
         assert_eq!(warnings, Vec::from_iter(expected));
     }
 }

@@ -106,6 +106,9 @@ fn backends<A: Family>(
         let same = of_service.and_then(|all| all.get(&(&*share.port_name, port.protocol)));
         let mut found = candidates::<A>(same.into_iter().flatten().copied());
         let is_useful = topology::categorize(&mut found, used, node.zone.as_deref());
+        if node.keeps_clients(&served.service) {
+            topology::locate(&mut found, &node.takers);
+        }
         has_endpoints |= is_useful && share.weight > 0;
         if share.weight > 0 {
             let [here, elsewhere] = topology::ready(&found);
@@ -145,7 +148,10 @@ fn of_set<A: Addr>(
     let members = |plans: &[BackendPlan<A>]| -> Vec<BackendPlan<A>> {
         let members = plans.iter().filter(|plan| plan.sets.intersects(set));
         members
-            .map(|plan| BackendPlan { sets: set, ..*plan })
+            .map(|plan| BackendPlan {
+                sets: set.union(plan.sets.location()),
+                ..*plan
+            })
             .collect()
     };
     let sum = |plans: &[BackendPlan<A>]| plans.iter().map(|plan| u64::from(plan.weight)).sum();

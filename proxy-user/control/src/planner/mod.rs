@@ -20,7 +20,9 @@ use proxy_common::{Addr, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
 
 use crate::{
     gateway::names,
-    model::{Conditions, EndpointSlice, Selection, Service, ServicePort, family::Family},
+    model::{
+        ClientAddress, Conditions, EndpointSlice, Selection, Service, ServicePort, family::Family,
+    },
     object::Warning,
     plan::{BackendPlan, FamilyPlan, FrontendPlan, HealthCheckPlan, PortPlan, ServicePlan},
 };
@@ -41,6 +43,11 @@ pub struct NodeView {
     pub answer_ping: bool,
     /// How a new flow gets its backend, for services whose annotation does not say it.
     pub selection: Selection,
+    /// What endpoints see of clients that are masqueraded, for services whose annotation does not
+    /// say it; None if this node puts no outer headers on.
+    pub client_address: Option<ClientAddress>,
+    /// The nodes whose agents take outer headers off.
+    pub takers: BTreeSet<Arc<str>>,
     /// Addresses at which processes of this node answer. A cluster IP among them is not served
     /// here.
     pub own_addresses: BTreeSet<IpAddr>,
@@ -55,6 +62,12 @@ impl NodeView {
         let address = address.into();
         self.broadcasts.contains(&address)
             || kind == FrontendKind::ClusterIp && self.own_addresses.contains(&address)
+    }
+
+    /// Whether clients of a service keep their addresses where it is possible.
+    pub fn keeps_clients(&self, service: &Service) -> bool {
+        let of_service = |of_node| service.client_address.unwrap_or(of_node);
+        self.client_address.map(of_service) == Some(ClientAddress::Keep)
     }
 
     /// Returns a warning about each address of a service that is the broadcast address of a subnet.
@@ -206,6 +219,7 @@ fn plan_family<A: Family>(
     let mut wanted = Vec::new();
     frontends::of_port::<A>(service, port, &mut wanted);
     let mut planned = Vec::with_capacity(wanted.len());
+    let keeps_clients = node.keeps_clients(service);
     let is_maglev = service.selection.unwrap_or(node.selection) == Selection::Maglev;
     for (address, number, flags) in wanted {
         if node.leaves(address, flags.kind()) {
@@ -221,7 +235,8 @@ fn plan_family<A: Family>(
             port: number,
             flags: flags
                 .with(ServiceFlags::HAS_ENDPOINTS, backends.has_endpoints)
-                .with(ServiceFlags::MAGLEV, is_maglev),
+                .with(ServiceFlags::MAGLEV, is_maglev)
+                .with(ServiceFlags::KEEP_CLIENT, keeps_clients),
         });
     }
     if node.answer_ping && index == 0 {
@@ -259,8 +274,12 @@ fn backends<A: Family>(
     let same = slice_ports.get(&(&*port.name, port.protocol));
     let mut candidates = candidates::<A>(same.into_iter().flatten().copied());
     let used = topology::used_sets(service, port);
+    let has_endpoints = topology::categorize(&mut candidates, used, node.zone.as_deref());
+    if node.keeps_clients(service) {
+        topology::locate(&mut candidates, &node.takers);
+    }
     Backends {
-        has_endpoints: topology::categorize(&mut candidates, used, node.zone.as_deref()),
+        has_endpoints,
         ready: topology::ready(&candidates),
         plans: candidates.iter().map(Candidate::plan).collect(),
     }

@@ -3,7 +3,7 @@
 //!
 //! KUBE: `CategorizeEndpoints` of kube-proxy 1.36.
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
 
 use proxy_common::{Addr, EndpointSet, Port};
 
@@ -17,7 +17,8 @@ pub struct Candidate<'a, A> {
     pub sets: EndpointSet,
     pub weight: u16,
     conditions: Conditions,
-    zones: &'a [std::sync::Arc<str>],
+    zones: &'a [Arc<str>],
+    node: Option<&'a str>,
 }
 
 impl<'a, A: Addr> Candidate<'a, A> {
@@ -29,6 +30,7 @@ impl<'a, A: Addr> Candidate<'a, A> {
             weight,
             conditions: endpoint.conditions,
             zones: endpoint.hinted_zones(),
+            node: endpoint.node(),
         }
     }
     /// Returns the sort key: address, port, conditions, weight, zones. Of several entries for one
@@ -70,12 +72,7 @@ impl<'a, A: Addr> Candidate<'a, A> {
 }
 
 /// A candidate's sort key.
-type Order<'a, A> = (
-    A,
-    Port,
-    Reverse<([bool; 4], u16)>,
-    &'a [std::sync::Arc<str>],
-);
+type Order<'a, A> = (A, Port, Reverse<([bool; 4], u16)>, &'a [Arc<str>]);
 
 /// Returns the sets that the frontends of a service port use. KUBE: with external policy Local,
 /// pods and the node still use the cluster set.
@@ -150,6 +147,20 @@ pub(super) fn categorize<A: Addr>(
     candidates
         .iter()
         .any(|candidate| candidate.is_wanted() || candidate.is_serving_terminating())
+}
+
+/// Notes of each candidate that is in a set whether it is on this node, or on one whose agent takes
+/// outer headers off.
+pub(super) fn locate<A: Addr>(candidates: &mut [Candidate<'_, A>], takers: &BTreeSet<Arc<str>>) {
+    let used = candidates.iter_mut();
+    for candidate in used.filter(|candidate| candidate.sets != EndpointSet::NONE) {
+        let location = match candidate.node {
+            _ if candidate.is_local() => EndpointSet::HERE,
+            Some(node) if takers.contains(node) => EndpointSet::TAKES_HEADERS,
+            _ => EndpointSet::NONE,
+        };
+        candidate.sets = candidate.sets.union(location);
+    }
 }
 
 /// Returns how topology hints narrow the cluster set. KUBE: hints count if every ready endpoint has

@@ -8,6 +8,7 @@ use linux::{LpmKey, MMAPABLE, MapInfo, MapKind, NO_PREALLOC, get_pinned, map_inf
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, Counter, FrontendKey, LocalPod, PodAffinityKey, Record,
     Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
+    carried::{KEYS, Key},
     flow::places::{self, FlowSlot, Tags, WAYS},
     maps::{self, capacity},
     masquerade::MasqueradeSources,
@@ -89,6 +90,7 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
         Shape::new::<u32, u64>(maps::UPLINKS, Hash, capacity::UPLINKS as u32, 0),
         Shape::new::<u64, u32>(maps::MACS, Hash, capacity::MACS as u32, 0),
         s(maps::ROUTE_EPOCH, Array, 1, 0),
+        Shape::new::<u32, Key>(maps::HEADER_KEYS, Array, KEYS, 0),
     ]);
     shapes
 }

@@ -20,6 +20,7 @@ use linux::{
 };
 use proxy_common::{
     LocalPod, V4, V6,
+    carried::{KEYS, Key},
     maps::{self, generation, interface, node_address},
     xdp::Uplink,
 };
@@ -157,6 +158,13 @@ impl Datapath {
     pub fn set_socket_exceptions(&mut self, cgroups: &HashSet<u64>) -> Result<(), DatapathError> {
         let cgroups = cgroups.iter().map(|id| (*id, 1));
         self.exceptions.set(&cgroups.collect())
+    }
+    /// Stores the keys by which tokens of outer headers are made and checked.
+    pub fn set_header_keys(&mut self, keys: &[Key; KEYS as usize]) -> Result<(), DatapathError> {
+        let failed = DatapathError::of_map("write", maps::HEADER_KEYS);
+        (0..)
+            .zip(keys)
+            .try_for_each(|(number, key)| self.header_keys.update(&number, key).map_err(failed))
     }
     /// Stores what the XDP program may do at the interface with this index; `None` removes it: the
     /// interface is no longer an uplink with XDP.

@@ -176,6 +176,7 @@ fn object(
         LOG_FAULTS
     };
     let redirect = u32::from(options.redirects);
+    let header_port = u32::from(options.header_port.unwrap_or_default());
     let [sets_v4, sets_v6] =
         [options.capacities.flows, options.capacities.flows_v6].map(places::sets);
     let secret = || open_table::<u32, u64>(home, maps::FLOW_SECRET);
@@ -192,6 +193,7 @@ fn object(
         .override_global("MASQUERADE_MARK", &options.marks.masquerade, true)
         .override_global("DROP_MARK", &options.marks.drop, true)
         .override_global("REDIRECT", &redirect, true)
+        .override_global("HEADER_PORT", &header_port, true)
         .override_global("FLOW_SETS_V4", &sets_v4, true)
         .override_global("FLOW_SETS_V6", &sets_v6, true)
         .override_global("HASH_KEY", &hash_key, true);

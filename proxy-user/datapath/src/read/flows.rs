@@ -31,6 +31,8 @@ pub struct Flow {
     /// packet has left the node.
     pub masquerade: Option<SocketAddr>,
     pub masqueraded: bool,
+    /// True if the endpoint's node puts the client's address back (clientAddress: keep).
+    pub carried: bool,
     pub state: &'static str,
     pub idle_seconds: u64,
     /// Index of the interface by which the client's packets leave past the node's stack, because
@@ -98,21 +100,32 @@ pub(super) fn flow_of<A: Family>(
     entry: &FlowEntry<A>,
     now: u64,
 ) -> Flow {
+    let is_moved = entry.client_port != key.src_port && !entry.is_restored();
     Flow {
         service: service.to_owned(),
         protocol: key.protocol.name(),
-        client: socket(key.src, key.src_port),
+        client: client_of(key, entry),
         frontend: socket(key.dst, key.dst_port),
         backend: socket(entry.address, entry.port),
-        translated_port: (entry.client_port != key.src_port).then(|| entry.client_port.host()),
+        translated_port: is_moved.then(|| entry.client_port.host()),
         masquerade: None,
         masqueraded: entry.is_masqueraded(),
+        carried: entry.is_carried() || entry.is_restored(),
         state: entry.state.name(),
         idle_seconds: now.saturating_sub(entry.last_seen) / SECOND,
         past_stack_by: entry
             .offload
             .is_fresh(key.protocol, entry.last_seen, now)
             .then(|| entry.offload.interface()),
+    }
+}
+
+/// Returns the client's address and port; on the endpoint's node, those that it puts back.
+fn client_of<A: Family>(key: &FlowKey<A>, entry: &FlowEntry<A>) -> SocketAddr {
+    if entry.is_restored() {
+        socket(entry.masquerade, entry.masquerade_port)
+    } else {
+        socket(key.src, key.src_port)
     }
 }
 

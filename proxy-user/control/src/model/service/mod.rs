@@ -15,7 +15,7 @@ use super::{Complaints, Converted, Converter, Kind, created, gateway::is_made, p
 use crate::object::{ObjectName, Warning, uid_hash};
 
 use addresses::Addresses;
-pub use policy::Selection;
+pub use policy::{ClientAddress, Selection};
 
 /// A service. If it is not served (headless, ExternalName, of another proxy), it has no cluster IP
 /// here.
@@ -38,6 +38,9 @@ pub struct Service {
     /// How a new flow gets its backend, as the service's annotation says; None: the setting
     /// `portolan.selection` counts.
     pub selection: Option<Selection>,
+    /// Whether the service's clients keep their addresses, as its annotation says; None: the
+    /// setting `portolan.clientAddress` counts.
+    pub client_address: Option<ClientAddress>,
     pub internal_local: bool,
     pub external_local: bool,
     pub health_check_node_port: Option<u16>,
@@ -155,7 +158,9 @@ impl Converter {
         }
         service.external_ips = addresses.external_ips(spec, &service);
         service.load_balancer_ips = addresses.load_balancer_ips(object, &service);
-        service.selection = policy::selection(&object.metadata, &mut complaints);
+        let metadata = &object.metadata;
+        service.selection = policy::choice(policy::SELECTION, metadata, &mut complaints);
+        service.client_address = policy::choice(policy::CLIENT_ADDRESS, metadata, &mut complaints);
         service.ports = self.service_ports(spec, &mut complaints);
         service.source_ranges =
             addresses::source_ranges(spec, &service.load_balancer_ips, &mut complaints);

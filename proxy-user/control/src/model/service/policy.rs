@@ -2,6 +2,7 @@
 //! The policies of a service: affinity, traffic policies, health check port. Called by the
 //! conversion of `v1.Service`.
 
+use clap::ValueEnum;
 use k8s_openapi::{api::core::v1::ServiceSpec, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use proxy_common::Port;
 
@@ -40,7 +41,7 @@ pub(super) fn affinity_timeout(spec: &ServiceSpec, complaints: &mut Complaints) 
 }
 
 /// How a new flow gets its backend.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Selection {
     /// Any of them, each node by its own random numbers.
     #[default]
@@ -49,16 +50,40 @@ pub enum Selection {
     Maglev,
 }
 
-/// The annotation of a service that overrides the setting `portolan.selection`.
-const ANNOTATION_SELECTION: &str = "service.portolan.dev/selection";
+/// What the endpoint sees of a client that the policy masquerades.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum ClientAddress {
+    /// The client's own address, where the endpoint is on this node or its node takes outer headers
+    /// off ([`proxy_common::carried`]).
+    Keep,
+    /// The address of the node that the client meets.
+    #[default]
+    Masquerade,
+}
 
-/// Returns the selection that the service's annotation names; None without a known one.
-pub(super) fn selection(metadata: &ObjectMeta, complaints: &mut Complaints) -> Option<Selection> {
-    let given = annotation(metadata, ANNOTATION_SELECTION)?;
-    let known = <Selection as clap::ValueEnum>::from_str(given, false);
+/// A service's annotation and the setting that it overrides.
+pub(super) type Override = (&'static str, &'static str);
+
+pub(super) const SELECTION: Override = ("service.portolan.dev/selection", "portolan.selection");
+pub(super) const CLIENT_ADDRESS: Override = (
+    "service.portolan.dev/client-address",
+    "portolan.clientAddress",
+);
+
+/// Returns which of two words the service's annotation has; None without a known one.
+pub(super) fn choice<T: ValueEnum>(
+    (name, setting): Override,
+    metadata: &ObjectMeta,
+    complaints: &mut Complaints,
+) -> Option<T> {
+    let given = annotation(metadata, name)?;
+    let known = T::from_str(given, false);
     if known.is_err() {
+        let words = T::value_variants().iter().filter_map(T::to_possible_value);
+        let words: Vec<_> = words.map(|word| word.get_name().to_owned()).collect();
         complaints.add(format!(
-            "annotation {ANNOTATION_SELECTION} {given:?} is neither random nor maglev; the setting portolan.selection counts, use one of the two",
+            "annotation {name} {given:?} is neither {}; the setting {setting} counts, use one of the two",
+            words.join(" nor "),
         ));
     }
     known.ok()

@@ -9,8 +9,8 @@ use rstest::rstest;
 
 use super::{DRAINING, GONE, LOCAL_BALANCER, READY, UNREADY, ZONE_NODE, port};
 use crate::{
-    model::Kind,
-    testing::{Cluster, endpoint, service, slice, weights},
+    model::{ClientAddress, Kind},
+    testing::{Cluster, endpoint, name, service, slice, weights},
 };
 
 pub(super) const A: &str = ", hints: {forZones: [{name: zone-a}]}";
@@ -175,4 +175,48 @@ proptest! {
         prop_assert!(has_endpoints || weights(&plan, EndpointSet::LOCAL).is_empty());
         prop_assert_eq!(plan.v4.frontends[0].port, Port::from_host(80));
     }
+}
+
+#[test]
+fn clients_keep_their_addresses_where_the_endpoints_node_has_a_ready_agent() {
+    let mut cluster = Cluster::new("");
+    cluster.state.view.client_address = Some(ClientAddress::Masquerade);
+    cluster.state.agents = Some(name("shop/agents"));
+    let keep = "metadata: {annotations: {service.portolan.dev/client-address: keep}, ";
+    let cart = service("cart", "172.30.0.1", "").replace("metadata: {", keep);
+    let nodes = [(1, "node-a"), (2, "node-b"), (3, "node-c")];
+    let endpoints = nodes.map(|(octet, node)| endpoint(octet, node, ""));
+    let slices = ["cart", "till"].map(|name| slice(&format!("{name}-1"), name, &endpoints));
+    cluster.apply(&(cart + &service("till", "172.30.0.2", "") + &slices.concat()));
+    let locations = |cluster: &Cluster, name| -> Vec<_> {
+        let plan = port(cluster, name).v4;
+        let keeps = plan.frontends.iter();
+        let keeps = keeps.map(|one| one.flags.has(ServiceFlags::KEEP_CLIENT));
+        assert!(keeps.eq([name == "shop/cart"]));
+        let backends = plan.backends.iter();
+        backends.map(|one| one.sets.location()).collect()
+    };
+    let none = EndpointSet::NONE;
+    let alone = [EndpointSet::HERE, none, none];
+    assert_eq!(locations(&cluster, "shop/cart"), alone);
+    let agents = [
+        endpoint(12, "node-b", ""),
+        endpoint(13, "node-c", NOT_READY),
+    ];
+    let agents = service("agents", "172.30.0.9", "") + &slice("agents-1", "agents", &agents);
+    assert_eq!(cluster.apply(&agents), ["shop/agents", "shop/cart"]);
+    let with_agents = [EndpointSet::HERE, EndpointSet::TAKES_HEADERS, none];
+    assert_eq!(locations(&cluster, "shop/cart"), with_agents);
+    assert_eq!(locations(&cluster, "shop/till"), [none; 3]);
+    let gone = cluster.delete(Kind::EndpointSlice, "shop/agents-1");
+    assert_eq!(gone, ["shop/agents", "shop/cart"]);
+    assert_eq!(locations(&cluster, "shop/cart"), alone);
+
+    // This node puts no headers on, whatever the service says.
+    cluster.state.view.client_address = None;
+    assert!(
+        !port(&cluster, "shop/cart").v4.frontends[0]
+            .flags
+            .has(ServiceFlags::KEEP_CLIENT)
+    );
 }

@@ -67,6 +67,9 @@ pub struct Explained {
     /// True if the policy replaces the client's address (masquerades). Does not consider a client
     /// that is itself the endpoint.
     pub masquerades: bool,
+    /// Those of the endpoints in `to` that see the client's address although the policy replaces it
+    /// (clientAddress: keep).
+    pub keeps: Vec<SocketAddr>,
     pub affinity: Option<AffineEndpoint>,
     /// The known connection that the packet belongs to.
     pub flow: Option<Flow>,
@@ -123,6 +126,7 @@ impl Explained {
             to: Vec::new(),
             local_only: false,
             masquerades: false,
+            keeps: Vec::new(),
             affinity: None,
             flow: None,
         }

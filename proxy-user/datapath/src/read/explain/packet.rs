@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use linux::now;
 use proxy_common::{
     Counter, EndpointSet, FlowKey, FlowKind, FrontendKind, Origin, Port, Protocol, Record,
-    ServiceId, Settings, Verdict, decide, origin_of_packet, origin_of_socket,
+    ServiceFlags, ServiceId, Settings, Verdict, decide, origin_of_packet, origin_of_socket,
 };
 
 use super::{Asked, By, Explained, MatchedFrontend, endpoints, maps::FamilyMaps};
@@ -128,6 +128,12 @@ fn matched<A: Family>(
         .map(|(backend, _)| socket(backend.address, backend.port))
         .collect();
     explained.to.sort_unstable();
+    if masquerades && record.flags.has(ServiceFlags::KEEP_CLIENT) {
+        let own = EndpointSet::HERE.union(EndpointSet::TAKES_HEADERS);
+        let kept = block.iter().map(|(backend, _)| backend);
+        let kept = kept.filter(|backend| backend.sets.intersects(own));
+        explained.keeps = kept.map(|one| socket(one.address, one.port)).collect();
+    }
     if let (Verdict::Forward { external, .. }, Some(client)) = (verdict, client) {
         let set = record.flags.set_of_block(external);
         explained.affinity = maps.held(record, client, set)?;
@@ -143,7 +149,6 @@ fn frontend<A: Family>(
     maps: &FamilyMaps<A>,
     record: &Record<A>,
 ) -> Result<MatchedFrontend, DatapathError> {
-    use proxy_common::ServiceFlags;
     let (service, port_name) = reader.learn(record.service)?;
     let key = record.key;
     Ok(MatchedFrontend {
