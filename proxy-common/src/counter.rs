@@ -105,8 +105,8 @@ counters! {
     /// A reply of such a flow, translated and sent to its client by XDP (xdp); no other counter
     /// counts it.
     ReplyByXdp = "reply_by_xdp",
-    /// A first packet of a flow that left with an outer header, so that the endpoint's node puts the
-    /// client's address back (clientAddress: keep).
+    /// A first packet of a flow that left with an outer header, so that the endpoint's node puts
+    /// the client's address back (clientAddress: keep).
     Carried = "carried",
     /// A packet from another node whose outer header was taken off (clientAddress: keep).
     HeaderTakenOff = "header_taken_off",

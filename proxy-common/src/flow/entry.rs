@@ -267,8 +267,8 @@ impl<A: Addr> FlowEntry<A> {
     /// Flag: one of the flow's ends has an address that the stack forwards no packets from, or that
     /// is the node's own. Whatever `forwarding` is, every packet of the flow takes the stack.
     pub const NEEDS_STACK: u8 = 2;
-    /// Flag of a masqueraded flow: until the backend answers, its packets leave with an outer header
-    /// in place of the node's address, see [`crate::carried`].
+    /// Flag of a masqueraded flow: until the backend answers, its packets leave with an outer
+    /// header in place of the node's address, see [`crate::carried`].
     pub const CARRIED: u8 = 4;
     /// Flag, at the backend's node: another node masquerades the flow, and this one puts the
     /// client's address back. The original entry's key is from masquerade address to backend;

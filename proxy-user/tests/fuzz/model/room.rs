@@ -50,8 +50,8 @@ impl Model {
         let of_family = all.filter(|(key, _)| key.tuple.src.is_ipv6() == v6);
         let entries = |key: &Key| self.flows.get(key).map_or(1, entries_of);
         // If several have gone, the first had too few entries to make the room alone.
-        let oldest = of_family
-            .min_by_key(|(key, seen)| (*seen, !self.evicted.contains(key), entries(key)));
+        let oldest =
+            of_family.min_by_key(|(key, seen)| (*seen, !self.evicted.contains(key), entries(key)));
         let Some((key, _)) = oldest else {
             return false;
         };
