@@ -298,6 +298,21 @@ fn errors_find_both_ends(#[values(*IPV4, *IPV6)] a: Addresses) {
     assert_eq!(came.packet[14..], expected[14..]);
 }
 
+/// The programs behind them have the other flows, and would not see a header that is off.
+#[rstest]
+fn drained_programs_take_headers_off_known_flows_only(#[values(*IPV4, *IPV6)] a: Addresses) {
+    let node = endpoints_node(a);
+    let (backend, via) = (a.endpoint(), a.outsider);
+    let from = |port| tcp(at(a.client().ip(), port), backend, Tcp::Syn, b"");
+    arrives(&node, via, &from(1));
+    let drained = maps::generation::DRAINED;
+    node.world.store(maps::DRAINED, 0, drained);
+    arrives(&node, via, &from(1));
+    let other = (a.balancer, backend.ip());
+    let unknown = carried_with(token(KEY, other), other, &from(2));
+    node.ingress(&unknown, OUTSIDE).expect_untouched(&unknown);
+}
+
 /// Two nodes send the same client's port to one endpoint: the second's packets keep the address
 /// that the node has put in.
 #[rstest]
