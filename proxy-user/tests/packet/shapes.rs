@@ -36,6 +36,7 @@ fn every_program_loads_within_its_instruction_budget(
             options.redirects = redirects;
             options.log_packets = log_packets;
             options.xdp = xdp;
+            options.header_port = xdp.map(|_| 6099);
         },
         &[],
     );
