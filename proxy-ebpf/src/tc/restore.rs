@@ -76,11 +76,13 @@ fn take<F: Family>(skb: Skb, l3: u32) -> u32 {
     };
     let (ends, port) = (&mut scratch.holder, header.port);
     ends.assign(&header.src, port, &header.dst, port, Protocol::UDP);
-    if !is_genuine::<F>(header.token, ends) {
-        return refused;
-    }
+    let is_genuine = is_genuine::<F>(header.token, ends);
+    // Others may use the port for what passes this node.
     if !is_here::<F>(skb, scratch) {
         return untouched;
+    }
+    if !is_genuine {
+        return refused;
     }
     if F::plain(skb, inner).is_none() || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();

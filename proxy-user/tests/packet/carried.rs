@@ -217,6 +217,8 @@ fn only_a_nodes_token_opens_the_door(#[values(*IPV4, *IPV6)] a: Addresses) {
     let packet = tcp(client, a.outside_client(), Tcp::Syn, b"");
     let outer = carried_with(token(KEY, on_the_way), on_the_way, &packet);
     assert_eq!(node.ingress(&outer, OUTSIDE).fate(), untouched);
+    let others = carried_with(*b"a query.", on_the_way, &packet);
+    assert_eq!(node.ingress(&others, OUTSIDE).fate(), untouched);
     // The packet may not go elsewhere than its header.
     let outer = carried_with(
         token(KEY, way),
