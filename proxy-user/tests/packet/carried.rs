@@ -161,6 +161,16 @@ fn where_the_endpoint_is_decides_what_it_sees(#[values(*IPV4, *IPV6)] a: Address
     }
 }
 
+/// Answers to that port would be taken for headers.
+#[rstest]
+fn no_flow_leaves_from_the_headers_port(#[values(*IPV4, *IPV6)] a: Addresses) {
+    let node = ingress_node(a, Protocol::UDP, EndpointSet::NONE);
+    let client = at(a.outside_client().ip(), PORT);
+    let sent = there(&node, &udp(client, a.service(), b"?"));
+    assert_eq!(sent.counter, Counter::Masqueraded);
+    assert!(sent.src().ip() == a.node && sent.src().port() != PORT);
+}
+
 /// So a client waits for three seconds where headers are lost on the way.
 #[rstest]
 fn a_flow_that_begins_anew_without_an_answer_is_masqueraded(#[values(*IPV4, *IPV6)] a: Addresses) {
