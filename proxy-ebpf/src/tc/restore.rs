@@ -30,16 +30,25 @@ use crate::{
         NatTarget, Packet, Shape, Skb,
         access::Tag,
         fib::{self, FibResult},
+        headers::Ports,
         outer,
         parse::parse_plain,
     },
 };
 
-/// Whether the packet may have an outer header.
+/// Whether the packet may have an outer header. Some drivers leave all but the packet's first bytes
+/// outside the linear part of the buffer.
 #[inline(always)]
 pub fn has_header<F: Family>(skb: Skb, l3: u32) -> bool {
     let port = globals::header_port();
-    !port.is_any() && F::plain(skb, l3).is_some_and(|(_, ports)| ports.dst == port)
+    if port.is_any() {
+        return false;
+    }
+    let ports = match F::plain(skb, l3) {
+        Some((_, ports)) => Some(ports),
+        None => skb.load::<Ports>(l3 + F::HEADER_LEN),
+    };
+    ports.is_some_and(|ports| ports.dst == port)
 }
 
 by_family! {
