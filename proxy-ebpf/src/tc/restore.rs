@@ -215,6 +215,10 @@ fn begin<F: Family>(
     const FLAGS: u8 =
         FlowEntry::<proxy_common::V4>::RESTORED | FlowEntry::<proxy_common::V4>::NEEDS_STACK;
     let key = &packet.key;
+    // The stack drops packets from an address of its own that come in by an interface.
+    if node::is_node_address::<F>(&scratch.key.dst) {
+        return false;
+    }
     // Egress looks for answers from this port, ingress for packets to it without a header.
     ports::announce(key.dst_port, port_bits::REPLY | port_bits::DIRECT);
     let entry = &mut scratch.entry;

@@ -325,6 +325,16 @@ fn drained_programs_take_headers_off_known_flows_only(#[values(*IPV4, *IPV6)] a:
     node.ingress(&unknown, OUTSIDE).expect_untouched(&unknown);
 }
 
+/// Its node's stack would drop packets that come in from its own address.
+#[rstest]
+fn the_endpoints_own_node_is_no_client_to_put_back(#[values(*IPV4, *IPV6)] a: Addresses) {
+    let node = endpoints_node(a);
+    let (backend, via) = (a.endpoint(), a.outsider);
+    let query = udp(at(a.node, 5), backend, b"?");
+    let masqueraded = (at(via, MASQUERADE), backend);
+    assert_eq!(arrives(&node, via, &query), masqueraded);
+}
+
 /// Two nodes send the same client's port to one endpoint: the second's packets keep the address
 /// that the node has put in.
 #[rstest]
