@@ -356,6 +356,12 @@ impl Skb {
     pub fn remove_before_ip(self, len: u32) -> Result<(), WriteFailed> {
         self.adjust(-(len as i32))
     }
+    /// Puts so many zeroed bytes in front of a packet that has no link-layer header, as one.
+    #[inline(always)]
+    pub fn insert_link_layer(self, len: u32) -> Result<(), WriteFailed> {
+        // SAFETY: no pointers; no packet pointer is alive.
+        written(unsafe { helpers::bpf_skb_change_head(self.raw, len, 0) })
+    }
     #[inline(always)]
     fn adjust(self, difference: i32) -> Result<(), WriteFailed> {
         const MAC: u32 = bindings::bpf_adj_room_mode::BPF_ADJ_ROOM_MAC;

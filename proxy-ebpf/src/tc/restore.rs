@@ -30,7 +30,7 @@ use crate::{
         NatTarget, Packet, Shape, Skb,
         access::Tag,
         fib::{self, FibResult},
-        headers::Ports,
+        headers::{ETHERNET_LEN, Ports},
         outer,
         parse::parse_plain,
     },
@@ -309,6 +309,10 @@ fn send_back<F: Family>(skb: Skb) -> Step {
     }
     if globals::redirects() {
         skb.set_tag(Tag::TRANSLATED);
+    }
+    // The kernel takes the link-layer header off, and drops what has none.
+    if packet.l3 < ETHERNET_LEN && skb.insert_link_layer(ETHERNET_LEN).is_err() {
+        return Outcome::drop(Counter::DroppedRewrite).into();
     }
     Outcome::sent(fib::redirect(route), Counter::ReplyTranslated).into()
 }
