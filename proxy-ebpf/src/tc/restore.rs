@@ -6,9 +6,9 @@
 //! node that the client met, which may be another way than to the client.
 
 use proxy_common::{
-    Addr, Counter, FlowEntry, FlowKind, Protocol, ServiceId,
+    Addr, Counter, FlowEntry, FlowKey, FlowKind, Protocol, ServiceId,
     flow::{Anew, ClientInterface, begins_anew, coarse},
-    maps::generation,
+    maps::{generation, interface},
     ports as port_bits,
 };
 
@@ -205,6 +205,26 @@ fn is_known<F: Family>(
     None
 }
 
+/// Whether answers can be sent to the other node. A tunnel without a link layer behind which there
+/// are several nodes, as Calico's IPIP, reads the next hop from the route that the stack has found,
+/// which is the one to the client.
+#[inline(always)]
+fn leads_back<F: Family>(skb: Skb, key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> bool {
+    let Scratch {
+        holder: ends,
+        route,
+        ..
+    } = scratch;
+    ends.assign_reversed(key);
+    match fib::look_up_ends::<F>(skb, ends, skb.interface(), route) {
+        FibResult::Found | FibResult::NoNeighbour => {
+            node::interface(route.ifindex) & interface::NO_LINK_LAYER == 0
+                || F::fib_destination(route) == ends.dst
+        }
+        FibResult::NotForwarded => false,
+    }
+}
+
 #[inline(always)]
 fn begin<F: Family>(
     skb: Skb,
@@ -216,7 +236,7 @@ fn begin<F: Family>(
         FlowEntry::<proxy_common::V4>::RESTORED | FlowEntry::<proxy_common::V4>::NEEDS_STACK;
     let key = &packet.key;
     // The stack drops packets from an address of its own that come in by an interface.
-    if node::is_node_address::<F>(&scratch.key.dst) {
+    if node::is_node_address::<F>(&scratch.key.dst) || !leads_back::<F>(skb, key, scratch) {
         return false;
     }
     // Egress looks for answers from this port, ingress for packets to it without a header.
