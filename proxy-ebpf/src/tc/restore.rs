@@ -14,6 +14,7 @@ use proxy_common::{
 
 use super::{
     carry::is_genuine,
+    direct,
     step::{Next, Step},
     translate,
 };
@@ -188,7 +189,7 @@ fn is_known<F: Family>(
     let key = &packet.key;
     let found = flow::find::<F>(key, found)?;
     let entry = found.entry;
-    if entry.kind != FlowKind::ORIGINAL {
+    if entry.kind != FlowKind::ORIGINAL || entry.is_masqueraded() {
         return Some(false);
     }
     let (protocol, signals) = (key.protocol, packet.signals);
@@ -237,6 +238,10 @@ fn begin<F: Family>(
     let key = &packet.key;
     // The stack drops packets from an address of its own that come in by an interface.
     if node::is_node_address::<F>(&scratch.key.dst) || !leads_back::<F>(skb, key, scratch) {
+        return false;
+    }
+    // The client itself talks to the endpoint from this port.
+    if key.protocol != Protocol::UDP && direct::is_recalled(&scratch.key) {
         return false;
     }
     // Egress looks for answers from this port, ingress for packets to it without a header.
