@@ -5,7 +5,7 @@
 use core::mem::MaybeUninit;
 
 use aya_ebpf::bindings::bpf_fib_lookup;
-use proxy_common::{BackendId, FlowEntry, FlowKey, LocalPod, Port, ServiceId};
+use proxy_common::{BackendId, FlowEntry, FlowKey, LocalPod, Port, ServiceId, carried::Source};
 
 use crate::{helpers, packet::Packet};
 
@@ -71,7 +71,9 @@ pub struct Beginning {
     pub picks_up: u32,
     /// The masquerade port of the previous flow with the same tuple; else 0.
     pub port_before: Port,
-    _pad: u16,
+    /// What becomes of its packets' source.
+    pub source: Source,
+    _pad: u8,
 }
 
 impl Beginning {
@@ -81,6 +83,7 @@ impl Beginning {
             avoided,
             picks_up: 0,
             port_before,
+            source: Source::Stays,
             _pad: 0,
         }
     }

@@ -349,18 +349,38 @@ impl Skb {
     /// Inserts zeroed bytes between the link-layer header and the IP header.
     #[inline(always)]
     pub fn insert_before_ip(self, len: u32) -> Result<(), WriteFailed> {
-        self.adjust(len as i32)
+        self.adjust(len as i32, 0)
+    }
+    /// Inserts zeroed bytes for an outer header, of which `own` follow UDP's. So the device does not
+    /// take that for the header whose checksum it fills in.
+    #[inline(always)]
+    pub fn insert_outer(self, len: u32, own: u32, is_v4: bool) -> Result<(), WriteFailed> {
+        let network = if is_v4 {
+            bindings::BPF_F_ADJ_ROOM_ENCAP_L3_IPV4
+        } else {
+            bindings::BPF_F_ADJ_ROOM_ENCAP_L3_IPV6
+        };
+        // The kernel takes the own bytes for a link-layer header of the inner packet.
+        let flags = (network | bindings::BPF_F_ADJ_ROOM_ENCAP_L4_UDP) as u64
+            | (own as u64) << bindings::BPF_ADJ_ROOM_ENCAP_L2_SHIFT;
+        self.adjust(len as i32, flags)
     }
     /// Removes so many bytes behind the link-layer header.
     #[inline(always)]
     pub fn remove_before_ip(self, len: u32) -> Result<(), WriteFailed> {
-        self.adjust(-(len as i32))
+        self.adjust(-(len as i32), 0)
+    }
+    /// Puts so many zeroed bytes in front of a packet that has no link-layer header, as one.
+    #[inline(always)]
+    pub fn insert_link_layer(self, len: u32) -> Result<(), WriteFailed> {
+        // SAFETY: no pointers; no packet pointer is alive.
+        written(unsafe { helpers::bpf_skb_change_head(self.raw, len, 0) })
     }
     #[inline(always)]
-    fn adjust(self, difference: i32) -> Result<(), WriteFailed> {
+    fn adjust(self, difference: i32, flags: u64) -> Result<(), WriteFailed> {
         const MAC: u32 = bindings::bpf_adj_room_mode::BPF_ADJ_ROOM_MAC;
         // SAFETY: no pointers; no packet pointer is alive.
-        written(unsafe { helpers::bpf_skb_adjust_room(self.raw, difference, MAC, 0) })
+        written(unsafe { helpers::bpf_skb_adjust_room(self.raw, difference, MAC, flags) })
     }
     /// Has the interface that the packet leaves by receive it; returns the action for the kernel.
     #[inline(always)]

@@ -67,7 +67,7 @@ pub fn put_on<F: Wire>(
     token: u64,
 ) -> Result<(), WriteFailed> {
     let class = F::class(skb, l3).ok_or(WriteFailed)?;
-    skb.insert_before_ip(overhead::<F>())?;
+    skb.insert_outer(overhead::<F>(), HEADER_LEN - 8, F::VERSION == 4)?;
     F::store_outer(skb, l3, ends, class, token)
 }
 

@@ -111,8 +111,8 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
                     && node::header_key(0).is_some()
                     && lookup::needs_stack::<F>(key.src) == 0
             };
-            let source = Source::of(record.flags, masquerade, may_keep);
-            forward::<F>(skb, packet, record, (external, source), scratch)
+            scratch.beginning.source = Source::of(record.flags, masquerade, may_keep);
+            forward::<F>(skb, packet, record, external, scratch)
         }
     }
 }
@@ -123,7 +123,7 @@ fn forward<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     record: &Record<F::Addr>,
-    (external, source): (bool, Source),
+    external: bool,
     scratch: &mut Scratch<F::Addr>,
 ) -> Step {
     let client = ByAddress(packet.key.src);
@@ -136,7 +136,6 @@ fn forward<F: Family>(
         record,
         scratch,
         choice,
-        source,
         now,
         n: 0,
         result: TAKEN,
@@ -175,7 +174,6 @@ struct Search<'a, F: Family> {
     record: &'a Record<F::Addr>,
     scratch: &'a mut Scratch<F::Addr>,
     choice: Choice<'a, F::Addr>,
-    source: Source,
     now: u64,
     /// The number of the last attempt.
     n: u32,
@@ -202,7 +200,6 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
         record,
         scratch,
         choice,
-        source,
         now,
         ..
     } = search;
@@ -240,7 +237,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
     }
     let entry = &mut scratch.entry;
     entry.begin(FlowKind::REPLY, key.interface(), *now);
-    fill_reply::<F>(entry, key, record, &chosen, *source);
+    fill_reply::<F>(entry, key, record, &chosen, scratch.beginning.source);
     // Egress tries this port first.
     entry.reuse = scratch.beginning.port_before.0 as u32;
     flow::seal::<F>(&mut scratch.entry, &scratch.key);

@@ -6,14 +6,15 @@
 //! node that the client met, which may be another way than to the client.
 
 use proxy_common::{
-    Addr, Counter, FlowEntry, FlowKind, Protocol, ServiceId,
+    Addr, Counter, FlowEntry, FlowKey, FlowKind, Protocol, ServiceId,
     flow::{Anew, ClientInterface, begins_anew, coarse},
-    maps::generation,
+    maps::{generation, interface},
     ports as port_bits,
 };
 
 use super::{
     carry::is_genuine,
+    direct,
     step::{Next, Step},
     translate,
 };
@@ -30,16 +31,25 @@ use crate::{
         NatTarget, Packet, Shape, Skb,
         access::Tag,
         fib::{self, FibResult},
+        headers::{ETHERNET_LEN, Ports},
         outer,
         parse::parse_plain,
     },
 };
 
-/// Whether the packet may have an outer header.
+/// Whether the packet may have an outer header. Some drivers leave all but the packet's first bytes
+/// outside the linear part of the buffer.
 #[inline(always)]
 pub fn has_header<F: Family>(skb: Skb, l3: u32) -> bool {
     let port = globals::header_port();
-    !port.is_any() && F::plain(skb, l3).is_some_and(|(_, ports)| ports.dst == port)
+    if port.is_any() {
+        return false;
+    }
+    let ports = match F::plain(skb, l3) {
+        Some((_, ports)) => Some(ports),
+        None => skb.load::<Ports>(l3 + F::HEADER_LEN),
+    };
+    ports.is_some_and(|ports| ports.dst == port)
 }
 
 by_family! {
@@ -76,11 +86,13 @@ fn take<F: Family>(skb: Skb, l3: u32) -> u32 {
     };
     let (ends, port) = (&mut scratch.holder, header.port);
     ends.assign(&header.src, port, &header.dst, port, Protocol::UDP);
-    if !is_genuine::<F>(header.token, ends) {
-        return refused;
-    }
+    let is_genuine = is_genuine::<F>(header.token, ends);
+    // Others may use the port for what passes this node.
     if !is_here::<F>(skb, scratch) {
         return untouched;
+    }
+    if !is_genuine {
+        return refused;
     }
     if F::plain(skb, inner).is_none() || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
@@ -177,7 +189,7 @@ fn is_known<F: Family>(
     let key = &packet.key;
     let found = flow::find::<F>(key, found)?;
     let entry = found.entry;
-    if entry.kind != FlowKind::ORIGINAL {
+    if entry.kind != FlowKind::ORIGINAL || entry.is_masqueraded() {
         return Some(false);
     }
     let (protocol, signals) = (key.protocol, packet.signals);
@@ -194,6 +206,26 @@ fn is_known<F: Family>(
     None
 }
 
+/// Whether answers can be sent to the other node. A tunnel without a link layer behind which there
+/// are several nodes, as Calico's IPIP, reads the next hop from the route that the stack has found,
+/// which is the one to the client.
+#[inline(always)]
+fn leads_back<F: Family>(skb: Skb, key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> bool {
+    let Scratch {
+        holder: ends,
+        route,
+        ..
+    } = scratch;
+    ends.assign_reversed(key);
+    match fib::look_up_ends::<F>(skb, ends, skb.interface(), route) {
+        FibResult::Found | FibResult::NoNeighbour => {
+            node::interface(route.ifindex) & interface::NO_LINK_LAYER == 0
+                || F::fib_destination(route) == ends.dst
+        }
+        FibResult::NotForwarded => false,
+    }
+}
+
 #[inline(always)]
 fn begin<F: Family>(
     skb: Skb,
@@ -204,6 +236,14 @@ fn begin<F: Family>(
     const FLAGS: u8 =
         FlowEntry::<proxy_common::V4>::RESTORED | FlowEntry::<proxy_common::V4>::NEEDS_STACK;
     let key = &packet.key;
+    // The stack drops packets from an address of its own that come in by an interface.
+    if node::is_node_address::<F>(&scratch.key.dst) || !leads_back::<F>(skb, key, scratch) {
+        return false;
+    }
+    // The client itself talks to the endpoint from this port.
+    if key.protocol != Protocol::UDP && direct::is_recalled(&scratch.key) {
+        return false;
+    }
     // Egress looks for answers from this port, ingress for packets to it without a header.
     ports::announce(key.dst_port, port_bits::REPLY | port_bits::DIRECT);
     let entry = &mut scratch.entry;
@@ -294,6 +334,10 @@ fn send_back<F: Family>(skb: Skb) -> Step {
     }
     if globals::redirects() {
         skb.set_tag(Tag::TRANSLATED);
+    }
+    // The kernel takes the link-layer header off, and drops what has none.
+    if packet.l3 < ETHERNET_LEN && skb.insert_link_layer(ETHERNET_LEN).is_err() {
+        return Outcome::drop(Counter::DroppedRewrite).into();
     }
     Outcome::sent(fib::redirect(route), Counter::ReplyTranslated).into()
 }

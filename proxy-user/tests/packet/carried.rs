@@ -161,6 +161,16 @@ fn where_the_endpoint_is_decides_what_it_sees(#[values(*IPV4, *IPV6)] a: Address
     }
 }
 
+/// Answers to that port would be taken for headers.
+#[rstest]
+fn no_flow_leaves_from_the_headers_port(#[values(*IPV4, *IPV6)] a: Addresses) {
+    let node = ingress_node(a, Protocol::UDP, EndpointSet::NONE);
+    let client = at(a.outside_client().ip(), PORT);
+    let sent = there(&node, &udp(client, a.service(), b"?"));
+    assert_eq!(sent.counter, Counter::Masqueraded);
+    assert!(sent.src().ip() == a.node && sent.src().port() != PORT);
+}
+
 /// So a client waits for three seconds where headers are lost on the way.
 #[rstest]
 fn a_flow_that_begins_anew_without_an_answer_is_masqueraded(#[values(*IPV4, *IPV6)] a: Addresses) {
@@ -217,6 +227,8 @@ fn only_a_nodes_token_opens_the_door(#[values(*IPV4, *IPV6)] a: Addresses) {
     let packet = tcp(client, a.outside_client(), Tcp::Syn, b"");
     let outer = carried_with(token(KEY, on_the_way), on_the_way, &packet);
     assert_eq!(node.ingress(&outer, OUTSIDE).fate(), untouched);
+    let others = carried_with(*b"a query.", on_the_way, &packet);
+    assert_eq!(node.ingress(&others, OUTSIDE).fate(), untouched);
     // The packet may not go elsewhere than its header.
     let outer = carried_with(
         token(KEY, way),
@@ -311,6 +323,16 @@ fn drained_programs_take_headers_off_known_flows_only(#[values(*IPV4, *IPV6)] a:
     let other = (a.balancer, backend.ip());
     let unknown = carried_with(token(KEY, other), other, &from(2));
     node.ingress(&unknown, OUTSIDE).expect_untouched(&unknown);
+}
+
+/// Its node's stack would drop packets that come in from its own address.
+#[rstest]
+fn the_endpoints_own_node_is_no_client_to_put_back(#[values(*IPV4, *IPV6)] a: Addresses) {
+    let node = endpoints_node(a);
+    let (backend, via) = (a.endpoint(), a.outsider);
+    let query = udp(at(a.node, 5), backend, b"?");
+    let masqueraded = (at(via, MASQUERADE), backend);
+    assert_eq!(arrives(&node, via, &query), masqueraded);
 }
 
 /// Two nodes send the same client's port to one endpoint: the second's packets keep the address

@@ -77,9 +77,10 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         return pass_noted::<F>(skb, key, scratch);
     }
     let is_usable = |answers: &FlowKey<F::Addr>| {
-        // As in `masquerade`: answers to a port that a frontend has would be taken for requests.
+        // As in `masquerade`: answers to such a port would be taken for something else.
         let port = answers.dst_port;
         let is_free = ports::bits(port) & (port_bits::FRONTEND | port_bits::NODE_PORT) == 0
+            && port != globals::header_port()
             && !is_in_use::<F>(skb, answers);
         if is_free {
             ports::announce(port, port_bits::MASQUERADE);
