@@ -351,8 +351,8 @@ impl Skb {
     pub fn insert_before_ip(self, len: u32) -> Result<(), WriteFailed> {
         self.adjust(len as i32, 0)
     }
-    /// Inserts zeroed bytes for an outer header, of which `own` follow UDP's. So the device does not
-    /// take that for the header whose checksum it fills in.
+    /// Inserts zeroed bytes for an outer header, of which `own` follow UDP's. So the device does
+    /// not take that for the header whose checksum it fills in.
     #[inline(always)]
     pub fn insert_outer(self, len: u32, own: u32, is_v4: bool) -> Result<(), WriteFailed> {
         let network = if is_v4 {

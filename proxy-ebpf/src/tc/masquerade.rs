@@ -176,8 +176,8 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         return helpers::STOP;
     };
     // Where this node's address is also a frontend's (k3s' ServiceLB), other nodes would take the
-    // answers to this port for requests; so would this node, if it is a node port. And it would take
-    // answers to the port of outer headers for these.
+    // answers to this port for requests; so would this node, if it is a node port. And it would
+    // take answers to the port of outer headers for these.
     if ports::bits(port) & (port_bits::FRONTEND | port_bits::NODE_PORT) != 0
         || port == globals::header_port()
     {
