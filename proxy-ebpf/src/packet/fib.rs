@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! The kernel's routes and neighbours: looks up a packet's next hop, and sends the packet there.
-//! Called by `redirect`, `carry` and `xdp`.
+//! Called by `redirect`, `carry`, `restore` and `xdp`.
 
 use core::{ffi::c_void, mem::MaybeUninit};
 
@@ -30,18 +30,16 @@ pub fn look_up(skb: Skb, parameters: &mut bpf_fib_lookup) -> FibResult {
     look_up_by(skb.raw.cast(), parameters)
 }
 
-/// Looks up the way from and to the ends of `ends`, for a packet that comes in by the interface
-/// with this index.
+/// Looks up the way between the addresses of `ends`, whatever the packet's length is.
 #[inline(always)]
 pub fn look_up_ends<F: Wire>(
     skb: Skb,
     ends: &FlowKey<F::Addr>,
-    interface: u32,
     parameters: &mut bpf_fib_lookup,
 ) -> FibResult {
     clear(parameters);
     F::fib_of_ends(ends, parameters);
-    parameters.ifindex = interface;
+    parameters.ifindex = skb.interface();
     // A length that fits everywhere: without one, the kernel compares the packet's.
     parameters.__bindgen_anon_1.tot_len = 1;
     look_up(skb, parameters)

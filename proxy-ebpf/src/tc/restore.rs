@@ -123,7 +123,7 @@ fn is_here<F: Family>(skb: Skb, scratch: &mut Scratch<F::Addr>) -> bool {
     if node::local_pod::<F>(&ends.dst, pod) || node::is_node_address::<F>(&ends.dst) {
         return true;
     }
-    match fib::look_up_ends::<F>(skb, ends, skb.interface(), route) {
+    match fib::look_up_ends::<F>(skb, ends, route) {
         FibResult::Found | FibResult::NoNeighbour => {
             !node::client_interface(route.ifindex).is_shared()
         }
@@ -217,7 +217,7 @@ fn leads_back<F: Family>(skb: Skb, key: &FlowKey<F::Addr>, scratch: &mut Scratch
         ..
     } = scratch;
     ends.assign_reversed(key);
-    match fib::look_up_ends::<F>(skb, ends, skb.interface(), route) {
+    match fib::look_up_ends::<F>(skb, ends, route) {
         FibResult::Found | FibResult::NoNeighbour => {
             node::interface(route.ifindex) & interface::NO_LINK_LAYER == 0
                 || F::fib_destination(route) == ends.dst
@@ -310,15 +310,9 @@ fn send_back<F: Family>(skb: Skb) -> Step {
         port: reply.masquerade_port,
         other_port: packet.key.src_port,
     };
-    let (from, port) = (&reply.address, packet.key.src_port);
-    ends.assign(
-        from,
-        port,
-        &target.address,
-        target.port,
-        packet.key.protocol,
-    );
-    let mtu = match fib::look_up_ends::<F>(skb, ends, skb.interface(), route) {
+    ends.src.assign(&reply.address);
+    ends.dst.assign(&target.address);
+    let mtu = match fib::look_up_ends::<F>(skb, ends, route) {
         FibResult::Found => fib::mtu(route) as u32,
         FibResult::NoNeighbour => fib::mtu_of(skb, route.ifindex),
         FibResult::NotForwarded => return Outcome::drop(Counter::DroppedRewrite).into(),
